@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from antiphon.accel.progress import Progress
 from antiphon.pipelines.benchmark.jobs import PromptCase, question_case, sample_case
 from antiphon.pipelines.benchmark.samples import load_samples
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import AsJson, Device, EngineOption, Task
-from antiphon.pipelines.progress import Progress
 from antiphon.pipelines.rendering.tables import result_table
 from benchmarks.certificate import Certificate, certify
 from benchmarks.program import program
@@ -147,8 +147,8 @@ def load_cases(
         raise ValueError(f"passages is {passages}; a question is asked over 0 passages or more.")
     if file is not None:
         return [sample_case(language_model, sample, passages) for sample in load_samples(file, task=task, limit=limit)]
-    from antiphon.pipelines.data.demo import demo_index, demo_questions
     from antiphon.retrieval import Retriever
+    from benchmarks.demo_data import demo_index, demo_questions
 
     if task is not None or (limit is not None and limit < 1):
         raise ValueError(f"task is {task!r} and limit {limit}; the demo's questions have no tasks, and 1 is the least.")

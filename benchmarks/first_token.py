@@ -106,8 +106,8 @@ def first_token(
 ) -> None:
     """Measure the time to the first token over new passages, and over passages of an earlier question."""
     from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
-    from antiphon.pipelines.data.demo import demo_index, demo_questions
     from antiphon.retrieval import Retriever
+    from benchmarks.demo_data import demo_index, demo_questions
 
     console.quiet_libraries()
     questions = [one.question for one in demo_questions() if one.answer][:limit]

@@ -20,10 +20,10 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.accel.processor import processor_name
+from antiphon.accel.progress import Progress
 from antiphon.pipelines.benchmark.facts import command_line, instruction_sets
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import AsJson
-from antiphon.pipelines.progress import Progress
 from antiphon.pipelines.rendering.tables import result_table
 from antiphon.retrieval.vector_index.flat import Vectors
 from antiphon.retrieval.vector_index.recall import GroundTruth, ground_truth

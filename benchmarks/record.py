@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from antiphon.accel.progress import Progress
 from antiphon.pipelines.benchmark.samples import RecordedSample
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import Device, Precision
-from antiphon.pipelines.progress import Progress
 from benchmarks.program import program
 
 if TYPE_CHECKING:
@@ -93,9 +93,9 @@ def record(
     """Ask the demo's 40 questions, and write prompts, passages and answers as samples."""
     from antiphon.accel.files import write_file
     from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
-    from antiphon.pipelines.data.demo import demo_index, demo_questions
     from antiphon.pipelines.rag import Rag
     from antiphon.retrieval import Retriever
+    from benchmarks.demo_data import demo_index, demo_questions
 
     console.quiet_libraries()
     loaded = load_language_model(model, device=device, dtype=dtype_named(dtype))

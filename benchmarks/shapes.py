@@ -9,7 +9,7 @@ from platformdirs import user_cache_dir
 
 from antiphon.accel.files import temporary_folder
 from antiphon.accel.models.bundled import resolve_model
-from antiphon.pipelines.progress import Progress
+from antiphon.accel.progress import Progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -131,7 +131,10 @@ class ForcedLogits(HeadLogits):
     def top_k(self, rows: Sequence[int], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """See `Logits.top_k`."""
         known, places = self.source.known(), [self.rows[row + 1] for row in rows]
-        logits = known[places] if isinstance(known, np.ndarray) else known.logits(places)
+        if isinstance(known, np.ndarray):
+            logits = known[places]
+        else:
+            logits = known.products[places] * known.scales[places, None].astype(np.float32)
         logits[np.arange(len(places)), self._tokens[[row + 1 for row in rows]]] = FORCED_LOGIT
         return TorchLogits(torch.from_numpy(logits)).top_k(range(-1, len(places) - 1), k)
 

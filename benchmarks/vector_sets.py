@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from antiphon.accel.files import write_file
-from antiphon.pipelines.progress import Progress
+from antiphon.accel.progress import Progress
 from antiphon.retrieval.vector_index.flat import Vectors, normalized
 
 if TYPE_CHECKING:

@@ -5,8 +5,6 @@
 writes it between the two marks in docs/architecture.md; a test compares.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from tests.allowed_imports import ALLOWED_IMPORTS

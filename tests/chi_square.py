@@ -1,7 +1,5 @@
 """Pearson's chi-square test of whether samples follow a distribution."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """An environment in which the Python processes that tests start find the modules of this one."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

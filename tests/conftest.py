@@ -1,7 +1,5 @@
 """Fixtures of all tests: a separate cache with the bundled models, one thread, passages and an index of them."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

@@ -1,7 +1,5 @@
 """A local server with the hub's endpoints for one model, and a function that runs scripts against it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What filters mean, in Python: the reference for their translations into SQL and for vector stores."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from antiphon.retrieval import Passage

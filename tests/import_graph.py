@@ -3,8 +3,6 @@
 It is parsed, not executed. A name that a package exports lazily counts as an import of the file that defines it.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

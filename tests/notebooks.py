@@ -1,7 +1,5 @@
 """Run the notebooks as Jupyter does and store their outputs: python -m tests.notebooks [name ...]."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Sequence

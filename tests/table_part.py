@@ -1,7 +1,5 @@
 """Tables of parameters of which `make test` runs a part."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from typing import Any
 

@@ -3,8 +3,6 @@
 A model of random weights answers; its first tokens are compared, so prompts, parsing and decoding all have to agree.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The systemd unit and the Compose files: options that exist, times that fit, keys, hardening and a GPU."""
 
-from __future__ import annotations
-
 import configparser
 import re
 import shlex

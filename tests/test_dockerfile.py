@@ -1,7 +1,5 @@
 """The Dockerfile, checked step by step without Docker: its packages, folders and entrypoint serve requests."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """The documentation site builds without warnings, fetches nothing from other hosts, and its Python runs."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Every program in examples/ runs on the embedded models and prints what it promises."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import sys

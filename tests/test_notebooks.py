@@ -1,7 +1,5 @@
 """The notebooks run from top to bottom and show the kinds of output that are stored in them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

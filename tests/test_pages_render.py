@@ -1,7 +1,5 @@
 """The pages render as they are meant: commands are code blocks, and tables are tables."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

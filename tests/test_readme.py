@@ -48,21 +48,8 @@ def test_the_links_of_the_readme_exist() -> None:
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-@pytest.mark.usefixtures("_event_loop")
-@pytest.mark.parametrize("index", range(len(BLOCKS)))
-def test_the_python_of_the_readme_runs(
-    index: int, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(folder)
-    assert QUESTION in BLOCKS[index]
-    code = BLOCKS[index].replace(QUESTION, OTHER_QUESTION)
-    exec(compile(code, f"README.md, block {index}", "exec", dont_inherit=True), {})
-    assert len(capsys.readouterr().out.strip()) > 10
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_the_python_of_the_readme_shows_no_bars_and_no_warnings(folder: Path) -> None:
+def test_the_python_of_the_readme_runs_without_bars_and_warnings(folder: Path) -> None:
+    assert all(QUESTION in block for block in BLOCKS)
     code = "\n".join(BLOCKS).replace(QUESTION, OTHER_QUESTION)
     run = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr) == (0, "")

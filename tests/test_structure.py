@@ -30,6 +30,7 @@ MAY_IMPORT_FILES = {
         "antiphon.accel.files",
         "antiphon.accel.hub_download",
         "antiphon.accel.processor",
+        "antiphon.accel.progress",
         "antiphon.accel.quiet_loading",
         "antiphon.accel.remote.errors",
         "antiphon.accel.remote.server",

@@ -1,7 +1,5 @@
 """Every chat template: the same prompt, the same text and the same refusals everywhere, with and without drafts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

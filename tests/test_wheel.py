@@ -124,7 +124,6 @@ def test_the_wheel_has_no_recipes_or_benchmarks_of_maintainers(wheel: Path) -> N
     data = {name.rsplit("/", 1)[-1] for name in held if name.endswith(".jsonl")}
     assert data == {
         "answers.jsonl",
-        "demo_questions.jsonl",
         "demo_tasks.jsonl",
         "edits.jsonl",
         "genres.jsonl",

@@ -8,8 +8,8 @@ from math import fsum
 from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
+from antiphon.accel.progress import Progress
 from antiphon.pipelines.benchmark.run import Job
-from antiphon.pipelines.progress import Progress
 from benchmarks.batch.methods import BatchMethod, BatchRun
 
 if TYPE_CHECKING:

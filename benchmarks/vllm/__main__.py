@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antiphon.accel.processor import processor_name
+from antiphon.accel.progress import Progress
 from antiphon.pipelines.benchmark.facts import command_line, instruction_sets
 from antiphon.pipelines.benchmark.samples import SHIPPED, load_samples
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.bench import AsJsonToo
-from antiphon.pipelines.progress import Progress
 from antiphon.pipelines.rendering.tables import result_table
 from benchmarks.program import program
 from benchmarks.vllm.engines import BOTH, HEAD, OURS, PLAIN, SPECULATION

@@ -8,9 +8,9 @@ from operator import eq
 from statistics import median
 from typing import TYPE_CHECKING, Any, Protocol
 
+from antiphon.accel.progress import Progress
 from antiphon.pipelines.benchmark.jobs import sample_case
 from antiphon.pipelines.benchmark.samples import RecordedSample
-from antiphon.pipelines.progress import Progress
 from benchmarks.vllm.engines import BOTH, HEAD, OURS, PLAIN
 
 if TYPE_CHECKING:

@@ -217,9 +217,9 @@ def evaluate(
 @app.command()
 def answers(model: Model = "reader", k: Annotated[int, typer.Option(help="Number of passages.")] = 5) -> None:
     """Print the model's answers to the demo's 40 questions as Markdown."""
-    from antiphon.pipelines.data.demo import demo_index
     from antiphon.pipelines.rag import Rag
     from antiphon.retrieval import Retriever
+    from benchmarks.demo_data import demo_index
     from recipes.reader.demo_answers import demo_answer_lines
 
     console.quiet_libraries()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from antiphon.pipelines.data.demo import DemoQuestion, demo_questions
 from antiphon.pipelines.prompt import REFUSAL, is_refusal
 from antiphon.pipelines.rag import Rag
 from antiphon.retrieval.segmentation import sentences
 from benchmarks.answers import has_words
+from benchmarks.demo_data import DemoQuestion, demo_questions
 
 
 def demo_answer_lines(rag: Rag) -> Iterator[str]:

@@ -1,7 +1,5 @@
 """Several requests of a language model that are decoded together, step by step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any

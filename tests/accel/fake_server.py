@@ -1,7 +1,5 @@
 """A small server with OpenAI's protocol over real sockets, which tests can make fail."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

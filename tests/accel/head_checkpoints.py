@@ -1,7 +1,5 @@
 """Tiny checkpoints with random draft heads, as they are published; and language models with them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,6 +1,7 @@
 """Reference results for decoded texts: logits of plain forward passes, and comparisons with them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,6 +17,19 @@ ATOL, RTOL = 2e-4, 1e-4
 
 KINKED = StepCost({64: {1: 1.0, 2: 0.8, 4: 0.9, 5: 1.6, 8: 1.7, 9: 3.0, 64: 30.0}})
 """Costs that rise in steps. One row costs more than two, so plain steps are padded; large drafts are never worth it."""
+
+
+@contextmanager
+def forward_rows(model: Any) -> Iterator[list[int]]:
+    """Collect the number of rows of every forward pass in this context."""
+    rows: list[int] = []
+    hook = model.register_forward_pre_hook(
+        lambda _, __, given: rows.append(given["input_ids"].shape[1]), with_kwargs=True
+    )
+    try:
+        yield rows
+    finally:
+        hook.remove()
 
 
 def plain_logits(model: Any, tokens: Sequence[int], padding: int = 0) -> Tensor:

@@ -1,7 +1,5 @@
 """A GPT-2 model that writes a given text whatever it reads: its next token is a function of the position alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

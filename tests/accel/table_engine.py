@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from threading import get_ident
 from typing import Any, cast
 
 import numpy as np
@@ -144,7 +145,7 @@ class TableEngine:
 
     def forward(self, inputs: Sequence[SequenceInput], /) -> list[Logits]:
         """Return logits of 1 for the token that follows each row, and 0 for all others."""
-        if not self.lock.is_held:
+        if self.lock._holder != get_ident():
             raise RuntimeError("The calling thread does not hold the engine's lock; use lock.run.")
         self.forwards.append([each.sequence for each in inputs])
         for each in inputs:

@@ -81,12 +81,15 @@ def test_bigrams_are_computed_once_and_stored_for_other_processes() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no tensors", None])
-def test_a_damaged_file_of_bigrams_is_computed_again(content: bytes | None, tmp_path: Path) -> None:
+def test_a_damaged_file_of_bigrams_is_computed_again(
+    content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bigrams, "cache_folder", lambda: tmp_path)
     model, same = tiny_model(seed=5), tiny_model(seed=5)
-    expected = load_or_compute_bigrams(model, forwards_of(model), tmp_path)
-    [file] = tmp_path.glob("*.safetensors")
+    expected = load_or_compute_bigrams(model, forwards_of(model))
+    [file] = tmp_path.glob("bigrams/*.safetensors")
     file.write_bytes(file.read_bytes()[:-100] if content is None else content)
-    found = load_or_compute_bigrams(same, forwards_of(same), tmp_path)
+    found = load_or_compute_bigrams(same, forwards_of(same))
     assert expected is not None
     assert found is not None
     assert np.array_equal(found.tokens, expected.tokens)

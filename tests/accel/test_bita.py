@@ -1,7 +1,5 @@
 """BiTA: the draft tree of the paper, isolation of mask tokens, and weights of one model."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path

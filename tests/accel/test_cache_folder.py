@@ -1,7 +1,5 @@
 """The cache folder without a home that can be written."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -14,7 +14,7 @@ import torch
 
 from antiphon.accel import processor
 from antiphon.accel.drafting.cost_model import CostModel, StepCost
-from antiphon.accel.engines.torch import cost_store
+from antiphon.accel.engines.torch import cost_measurement, cost_store
 from antiphon.accel.engines.torch.cost_measurement import STEP_VERSION, measure_step_cost
 from antiphon.accel.engines.torch.cost_store import cost_file, cost_key, load, load_credible, save
 from antiphon.accel.engines.torch.engine import engine_of
@@ -100,13 +100,15 @@ def test_costs_are_measured_again_if_their_file_is_damaged(cache: Path, content:
     assert json.loads(path.read_text())["key"] == cost_key(model)
 
 
-def test_costs_of_another_model_machine_or_setting_are_never_used(cache: Path) -> None:
+def test_costs_of_another_model_machine_or_setting_are_never_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = cost_key(tiny_model())
     others = [cost_key(tiny_model("gpt2")), cost_key(tiny_model(intermediate_size=80))]
     others.append(cost_key(tiny_model(attn_implementation="eager")))
     half: Any = tiny_model()
     others.append(cost_key(half.to(torch.bfloat16)))
-    others.append(cost_key(tiny_model(), step_version=STEP_VERSION + 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(cost_measurement, "STEP_VERSION", STEP_VERSION + 1)
+        others.append(cost_key(tiny_model()))
     assert len({cost_file(each) for each in [key, *others]}) == 6
     assert cost_key(tiny_model(seed=5)) == key, "weights do not change what a forward costs"
     save(cost_file(key), key, COST)

@@ -2,8 +2,7 @@
 
 import random
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache
 from threading import Thread
 from typing import Any
@@ -23,6 +22,7 @@ from antiphon.accel.engines.torch.draft_states import Ancestry
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from tests.accel.adversarial_drafters import generate_with_trees
+from tests.accel.oracles import forward_rows
 from tests.families.table import STATES, tiny_model
 from tests.table_part import part
 from tests.tiny import byte_tokenizer
@@ -115,19 +115,6 @@ def test_a_discarded_draft_leaves_no_trace(family: str) -> None:
     assert all(map(torch.equal, states_of(sequence.cache), before))
 
 
-@contextmanager
-def counted(model: Any) -> Iterator[list[int]]:
-    """Record the number of tokens of every forward pass."""
-    rows: list[int] = []
-    handle = model.register_forward_pre_hook(
-        lambda _, __, given: rows.append(given["input_ids"].shape[1]), with_kwargs=True
-    )
-    try:
-        yield rows
-    finally:
-        handle.remove()
-
-
 @pytest.mark.parametrize("family", part([*STATES, "kimi_linear"], (*USUAL, "kimi_linear")))
 def test_one_forward_pass_for_each_step_except_in_replay(family: str) -> None:
     model = model_of(family)
@@ -135,7 +122,7 @@ def test_one_forward_pass_for_each_step_except_in_replay(family: str) -> None:
     expected = model.generate(prompt, max_new_tokens=48, **GREEDY)
     traits_of(model)
     steps: list[Step] = []
-    with counted(model) as rows:
+    with forward_rows(model) as rows:
         output: Any = generate_with_trees(
             model, prompt, expected[0].tolist(), 1, on_step=steps.append, max_new_tokens=48, **GREEDY
         )

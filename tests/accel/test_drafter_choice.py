@@ -1,7 +1,5 @@
 """The drafter "auto": BiTA's masks are selected by cost, and the text does not depend on the selection."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

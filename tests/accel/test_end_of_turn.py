@@ -1,7 +1,5 @@
 """End of a text: every end token of settings, tokenizer, chat template and request ends it, and none is in it."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path

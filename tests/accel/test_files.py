@@ -1,7 +1,5 @@
 """Files are written atomically, and folders are temporary until they are renamed."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sqlite3

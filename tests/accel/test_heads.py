@@ -86,7 +86,7 @@ def test_no_head_changes_a_text(kind: str, factor: float, load: Any, monkeypatch
     output: Any = generate(model, prompt_of(3), drafter=lambda: recorder, **options)
     assert output[0].tolist() == expected
     expect_plain_logits(model, expected, recorder.records)
-    assert sum(head.stats._trials) > 0  # the head has guessed
+    assert sum(head.stats._depths.trials) > 0  # the head has guessed
     # 2. Greedy and sampled: two requests at once, and the continuation of a cached text.
     for settings in ({}, {"temperature": 0.8, "seed": 5, "presence_penalty": 0.5}):
         more: Any = {"max_new_tokens": 12} | settings

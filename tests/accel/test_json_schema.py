@@ -1,7 +1,5 @@
 """Answers that follow a JSON schema: they always parse, within any limit, with and without drafts."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from typing import Any

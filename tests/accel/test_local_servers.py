@@ -1,7 +1,5 @@
 """Models on local servers: addresses, kinds of servers, context windows, and thinking that was not asked for."""
 
-from __future__ import annotations
-
 import socket
 import time
 import warnings

@@ -1,7 +1,5 @@
 """Log-probabilities, penalties and logit bias, as OpenAI's API defines them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

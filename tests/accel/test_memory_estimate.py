@@ -61,11 +61,11 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_weights_and_cache_are_counted_from_the_headers(large: Path) -> None:
-    found = estimate_memory(large, engine="torch", precision="bfloat16", context=1000)
+    found = estimate_memory(large, engine="torch", precision="bfloat16")
     assert found is not None
     assert abs(found.parameters - 8.03e9) < 1e7
     assert found.weights == 2 * found.parameters
-    assert found.cache == 1000 * 32 * 2 * 8 * 128 * 2
+    assert found.cache == 4096 * 32 * 2 * 8 * 128 * 2
 
 
 def test_compressed_weights_need_a_fraction(large: Path) -> None:

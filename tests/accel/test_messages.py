@@ -1,7 +1,5 @@
 """Chat templates: tools, an assistant prefix, and the prefix of a tool call."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Origins of tokens: their characters, their steps, and whether they were drafted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from antiphon.accel import Origin, Step

@@ -9,6 +9,7 @@ from antiphon.accel.drafting.drafters.nothing import Nothing
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate
+from tests.accel.oracles import forward_rows
 from tests.accel.test_engine import LENGTH, PROMPT, ROPES, plain
 from tests.families.table import tiny_model
 from tests.tiny import VOCAB_SIZE
@@ -17,13 +18,9 @@ from tests.tiny import VOCAB_SIZE
 def shapes_of(model: Any, drafter: Any, **options: Any) -> tuple[list[int], list[int]]:
     """Return the text, and the number of rows of each forward pass."""
     traits_of(model)
-    fed: list[int] = []
-    handle = model.register_forward_pre_hook(
-        lambda _, args, kwargs: fed.append(kwargs["input_ids"].shape[1]), with_kwargs=True
-    )
     settings = {"max_new_tokens": 4, "eos_token_id": None, "do_sample": False, "num_draft_tokens": 32} | options
-    output = generate(model, PROMPT, drafter=drafter, **settings)
-    handle.remove()
+    with forward_rows(model) as fed:
+        output = generate(model, PROMPT, drafter=drafter, **settings)
     assert isinstance(output, Tensor)
     return output[0].tolist(), fed
 

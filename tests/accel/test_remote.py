@@ -1,7 +1,5 @@
 """A language model on a server: requests, streams, and errors."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -74,17 +72,14 @@ def test_the_server_is_asked_for_its_models_once(server: FakeServer) -> None:
     assert (model.name, model.context_window) == ("tiny", None)
 
 
-def test_an_unknown_server_gets_no_references(server: FakeServer) -> None:
+def test_antiphons_own_server_gets_references_and_an_unknown_one_none(server: FakeServer) -> None:
     model_on(server).generate(USER, references=["secret"])
     assert "secret" not in json.dumps(server.requests)
-
-
-def test_antiphons_own_server_gets_references() -> None:
-    with run_server(FakeServer(owner="antiphon", window=4096)) as server:
-        model = model_on(server)
+    with run_server(FakeServer(owner="antiphon", window=4096)) as own:
+        model = model_on(own)
         model.generate(USER, references=["one", "two"])
-        assert server.requests[0]["references"] == ["one", "two"]
-        assert "vllm_xargs" not in server.requests[0]
+        assert own.requests[0]["references"] == ["one", "two"]
+        assert "vllm_xargs" not in own.requests[0]
         assert model.context_window == 4096
 
 
@@ -196,18 +191,12 @@ def test_an_address_without_a_server_and_one_without_the_api_are_reported(server
         RemoteLanguageModel("localhost:8000/v1")
 
 
-def test_a_wrong_key_is_reported_and_the_right_one_works() -> None:
+def test_the_key_is_given_or_read_from_antiphons_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     with run_server(FakeServer(key="right")) as server:
+        monkeypatch.setenv("OPENAI_API_KEY", "right")
         with fails(401, "rejects the API key"):
             model_on(server).generate(USER)
         assert model_on(server, api_key="right").generate(USER).text == ANSWER
-
-
-def test_the_key_is_read_from_antiphons_environment_variable_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    with run_server(FakeServer(key="right")) as server:
-        monkeypatch.setenv("OPENAI_API_KEY", "right")
-        with fails(401):
-            model_on(server).generate(USER)
         monkeypatch.setenv("ANTIPHON_API_KEY", "right")
         assert model_on(server).generate(USER).text == ANSWER
 

@@ -1,8 +1,6 @@
 """Reproducible decoding: the same tokens for any draft in half precision too, or an error with the reason."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -27,6 +25,7 @@ from tests.accel.adversarial_drafters import (
     RecordingDrafter,
     WrongDrafter,
 )
+from tests.accel.oracles import forward_rows
 from tests.families.table import tiny_model
 from tests.table_part import part
 from tests.tiny import FAMILIES, VOCAB_SIZE, byte_tokenizer
@@ -114,19 +113,6 @@ def test_no_draft_changes_a_single_bit_of_the_logits(family: str, dtype: torch.d
             assert torch.equal(record.logits[row + 1], truth[record.length + depth])
 
 
-@contextmanager
-def widths_of(model: Any) -> Iterator[list[int]]:
-    """Collect the number of rows of every forward pass in this context."""
-    widths: list[int] = []
-    hook = model.register_forward_pre_hook(
-        lambda module, positional, named: widths.append(named["input_ids"].shape[1]), with_kwargs=True
-    )
-    try:
-        yield widths
-    finally:
-        hook.remove()
-
-
 def test_sampling_draws_the_same_tokens_with_and_without_drafts() -> None:
     model, prompt = half("qwen3", torch.bfloat16), prompt_of(8)
     texts = []
@@ -168,7 +154,7 @@ def test_earlier_and_concurrent_requests_change_no_token() -> None:
 
     alone = [ask(question) for question in QUESTIONS]
     language_model.generate(PASSAGES[1], max_new_tokens=100)  # the recycling table learns here
-    with widths_of(model) as widths, ThreadPoolExecutor(3) as pool:
+    with forward_rows(model) as widths, ThreadPoolExecutor(3) as pool:
         assert list(pool.map(ask, QUESTIONS)) == alone
     prompts = [language_model.tokenize(question).count for question in QUESTIONS]
     assert sorted(width for width in widths if width != REPRODUCIBLE_ROWS) == sorted(prompts)

@@ -1,7 +1,5 @@
 """Response prefixes: on both engines equal to the prefix appended to the prompt by hand, and never generated."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -176,6 +174,6 @@ def test_invalid_prefixes_are_refused() -> None:
         Settings(response_prefix=3)  # type: ignore[arg-type]
     served = ServedModel("m", "other", None, "")
     with pytest.raises(ValueError, match=r"has to continue 'So'.*only vLLM and Antiphon's own server"):
-        build_body(CHAT, Settings(response_prefix="So"), served)
+        build_body(Conversation(CHAT), Settings(response_prefix="So"), served)
     with pytest.raises(ValueError, match="a server would apply the json_schema to the text after it"):
-        build_body(CHAT, Settings(response_prefix="So", json_schema={"type": "object"}), served)
+        build_body(Conversation(CHAT), Settings(response_prefix="So", json_schema={"type": "object"}), served)

@@ -147,9 +147,9 @@ def test_a_request_whose_steps_are_not_read_to_the_end_is_not_running_any_more()
     table = engine()
     steps = scheduler_of(table).steps(request_of(prompt_of(3), 20))
     next(steps)
-    assert len(scheduler_of(table).running) == 1
+    assert len(scheduler_of(table)._running) == 1
     steps.close()  # type: ignore[attr-defined]
-    assert scheduler_of(table).running == ()
+    assert not scheduler_of(table)._running
 
 
 def test_an_error_of_a_drafter_is_raised_to_its_request_only() -> None:
@@ -262,7 +262,7 @@ def test_two_hundred_requests_join_leave_and_fail_at_random_without_affecting_ea
     assert {number: outcome for number, outcome in outcomes.items() if outcome not in (True, "failed")} == {}
     assert sum(outcome == "failed" for outcome in outcomes.values()) == 80
     assert max(map(len, table.forwards)) > 1
-    assert scheduler_of(table).running == ()
+    assert not scheduler_of(table)._running
 
 
 def test_after_a_shared_failure_each_request_is_retried_alone_and_only_the_cause_fails() -> None:
@@ -322,7 +322,7 @@ def test_an_interrupt_in_a_shared_forward_pass_stops_the_request_of_the_main_thr
             decode(0)
         assert [other.result(30) for other in others] == [truth(prompt, 40) for prompt in prompts[1:]]
     assert interrupted.is_set()
-    assert scheduler_of(table).running == ()
+    assert not scheduler_of(table)._running
 
 
 def test_a_request_continues_after_an_interrupt_without_losing_tokens() -> None:
@@ -409,7 +409,7 @@ def test_a_batch_decodes_at_most_its_size_at_once() -> None:
         tokens_read: list[int] = []
         for step in running[number]:
             tokens_read += step.tokens
-            most = max(most, len(batch.active))
+            most = max(most, len(batch._active))
         assert [*prompts[number], *tokens_read] == truth(prompts[number], 5 + number)
     assert most == 3
-    assert batch.active == ()
+    assert batch._active == []

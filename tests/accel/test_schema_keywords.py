@@ -1,7 +1,5 @@
 """Schemas that no grammar expresses completely: references, keywords and formats; none is refused."""
 
-from __future__ import annotations
-
 import json
 import logging
 from functools import cache

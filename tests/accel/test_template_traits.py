@@ -1,7 +1,5 @@
 """Chat templates: every conversation is written with all its text, or refused by message and reason."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path

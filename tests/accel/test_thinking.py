@@ -1,7 +1,5 @@
 """Thinking: separated from the answer exactly, switched by the template, limited, and never under a schema."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

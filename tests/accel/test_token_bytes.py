@@ -1,7 +1,5 @@
 """The bytes of single tokens, joined, are the bytes of the text, in byte-level and SentencePiece vocabularies."""
 
-from __future__ import annotations
-
 import pytest
 from tokenizers import decoders
 from transformers import PreTrainedTokenizerBase

@@ -1,7 +1,5 @@
 """Choosing tokens, ending texts and observing steps, without a model."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tool calls in a model's output: every family's notation, whole and streamed; nothing that was written is lost."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tool calls and results of a conversation are written completely by every template that has tools."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

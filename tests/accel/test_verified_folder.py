@@ -1,7 +1,5 @@
 """A verified folder is complete or written again, even if writing is interrupted or another process writes it too."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

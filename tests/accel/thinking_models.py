@@ -1,7 +1,5 @@
 """Tokenizers and models that think, for tests: the marks of several families, as text and as tokens."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from antiphon.accel import LanguageModel

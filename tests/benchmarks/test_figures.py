@@ -1,19 +1,16 @@
 """The arithmetic of the benchmarks' figures, with numbers that can be computed by hand, and the asked questions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import log2
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from antiphon.accel.drafting.drafters import DRAFTERS
 from antiphon.pipelines.benchmark.samples import RecordedSample
-from antiphon.retrieval import HashEmbedder, Passage, load_documents
-from benchmarks.answers import AnswerTrace, SpanQuestion, answer_figures, load_span_questions
+from antiphon.retrieval import HashEmbedder, Passage
+from benchmarks.answers import AnswerTrace, SpanQuestion, answer_figures
 from benchmarks.own_questions import AskedQuestion, question_figures
 from benchmarks.replay import replay_steps, tokenize_sample
 from benchmarks.retrieval import measure_retrieval, reciprocal_rank_fusion
@@ -118,13 +115,3 @@ def test_reciprocal_ranks_are_summed_independently_of_scores() -> None:
     lexical = [Passage(name, name, "source", 0, 1, score) for name, score in (("b", 0.1), ("c", 0.05))]
     found = [(passage.id, passage.score) for passage in reciprocal_rank_fusion(dense, lexical)]
     assert found == [("b", 1 / 12 + 1 / 11), ("a", 1 / 11), ("c", 1 / 12)]
-
-
-def test_the_first_span_of_each_question_is_in_its_document() -> None:
-    corpora = Path(__file__).parents[2] / "benchmarks" / "corpora"
-    documents = load_documents([corpora]).documents
-    for asked in load_span_questions(corpora):
-        if asked.source is not None:
-            start = str(corpora / asked.corpus / asked.source)
-            alone = SpanQuestion(asked.corpus, asked.question, asked.source, asked.spans[:1])
-            assert any(alone.is_in(each.text) for each in documents if each.source.startswith(start)), asked

@@ -1,7 +1,5 @@
 """Replays in the speed study: every program emits the recorded answers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

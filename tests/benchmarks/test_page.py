@@ -1,7 +1,5 @@
 """The benchmark page in the docs is rendered from the stored results."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from benchmarks.page import COMMAND, read_results, render_page

@@ -1,7 +1,5 @@
 """Compares drafted with plain decoding, token by token and logit by logit, on tiny models of all families."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """The page of model families in the docs, made from the results of the checks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from antiphon.pipelines.cli.doctor_report import LEVELS

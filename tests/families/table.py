@@ -1,7 +1,5 @@
 """The table of model families: name in transformers, and the configuration that makes it tiny."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from transformers import PreTrainedModel

@@ -1,7 +1,5 @@
 """The page of model families is what its command prints today."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 A fault that the table has already is left out, so an interrupted run goes on where it ended.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from time import perf_counter

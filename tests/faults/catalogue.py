@@ -1,7 +1,5 @@
 """The catalogue of deliberate faults: small changes of the source text, each a bug that existed or could exist."""
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Applies one fault to the source of modules when they are imported."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder

@@ -1,7 +1,5 @@
 """Runs tests with one fault applied, in a process of their own, and says which of them fail."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """The recorded table: which tests fail for each fault."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One request as plain values, and a hypothesis strategy that draws one. Runs nothing."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """What a case needs: tiny models, a scripted drafter, custom processors and criteria."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from functools import cache

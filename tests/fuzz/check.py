@@ -1,7 +1,5 @@
 """The property of every case: tokens, logits and reports of the engine equal plain decoding."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Random requests equal plain decoding: the same 75 each time, or as many new ones as FUZZ_CASES says (`make fuzz`)."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Fixtures of the integration tests: a tiny model, and no network."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """LangChain and LlamaIndex behind one interface, for tests of what both do alike."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce

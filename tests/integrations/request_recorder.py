@@ -1,7 +1,5 @@
 """Records the prompt and references of every request, and every forward pass of a model."""
 
-from __future__ import annotations
-
 import asyncio
 import weakref
 from collections.abc import Coroutine, Iterator, Sequence

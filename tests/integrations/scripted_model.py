@@ -3,8 +3,6 @@
 The chat template, tokenization, streaming, stop strings and usage are those of any `LanguageModel`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Forty tenants with nearly equal contracts, retrievers for them, and a model that quotes its prompt."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """With default settings both frameworks return the passages and answers of `Rag` and of `Chat`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +14,7 @@ from antiphon.integrations.llama_index.cited_engines import CitedResponse, Cited
 from antiphon.pipelines import Chat, Rag
 from antiphon.pipelines.request_plan import RequestPlan, plan_request
 from antiphon.pipelines.server.app import create_app
+from antiphon.pipelines.server.collections import Collection
 from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import Retriever
@@ -94,7 +93,8 @@ def test_a_conversation_has_the_same_answers_on_every_path(retriever: Retriever,
     assert [str(engine.chat(question)) for question in QUESTIONS] == expected
 
     messages: list[dict[str, str]] = []
-    with TestClient(create_app(make_service(language_model, ServerSettings(), name="tiny", rag=rag))) as client:
+    service = make_service(language_model, ServerSettings(), name="tiny", collections=[Collection("docs", rag)])
+    with TestClient(create_app(service)) as client:
         for question, text in zip(QUESTIONS, expected, strict=True):
             messages.append({"role": "user", "content": question})
             body = {"model": "tiny+docs", "messages": messages, "max_tokens": 12}

@@ -1,7 +1,5 @@
 """The Python blocks of the pages on LangChain, LlamaIndex, vLLM and vector databases run."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

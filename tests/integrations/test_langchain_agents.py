@@ -1,7 +1,5 @@
 """LangChain's agents: profiles, answers under a schema next to tools, summaries, and tool results as references."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

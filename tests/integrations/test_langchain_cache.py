@@ -1,7 +1,5 @@
 """LangChain caches shared by several tenants never return another call's citations or statistics."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

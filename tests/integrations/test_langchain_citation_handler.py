@@ -1,7 +1,5 @@
 """`CitationHandler` cites answers of any LangChain chain, agent or graph, with any model; `with_retriever` as well."""
 
-from __future__ import annotations
-
 import asyncio
 import html
 import json

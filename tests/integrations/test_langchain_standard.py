@@ -1,7 +1,5 @@
 """LangChain's standard test suites for the chat model, embeddings and retriever, through the thin distribution."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp

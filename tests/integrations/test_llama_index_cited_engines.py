@@ -1,7 +1,5 @@
 """Responses of LlamaIndex query and chat engines cite their own source nodes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Language models of both frameworks: one test for each known bug of the frameworks' local models."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from pathlib import Path

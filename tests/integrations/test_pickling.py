@@ -1,7 +1,5 @@
 """Objects of both frameworks survive pickling and copying completely, or raise."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import pickle

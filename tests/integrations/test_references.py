@@ -1,7 +1,5 @@
 """References in both frameworks reach the decoder and are cited; none gets into another call, a trace or an event."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Retriever, reranker and embedding of both frameworks, alone and in the frameworks' own chains."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Structured output always parses in both frameworks, even if the chat template does not support tools."""
 
-from __future__ import annotations
-
 from enum import Enum
 from functools import cache
 from itertools import product

@@ -1,7 +1,5 @@
 """The distributions in packages/ re-export the integrations, and their versions and dependencies follow ours."""
 
-from __future__ import annotations
-
 import importlib
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tools in both frameworks: they are in the prompt, calls are parsed whole and streamed, and agents work."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

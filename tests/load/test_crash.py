@@ -1,7 +1,5 @@
 """A server that is killed under load loses no confirmed upload; clients get whole answers or broken connections."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event

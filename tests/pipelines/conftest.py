@@ -1,7 +1,5 @@
 """Fixtures of the pipelines' tests: tiny models and the bundled models, loaded once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Quotes of an answer, and scorers of lines with known values, for tests of passage selection."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 

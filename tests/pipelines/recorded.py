@@ -1,7 +1,5 @@
 """Three recorded answers, and functions that run command-line programs."""
 
-from __future__ import annotations
-
 import typer
 from typer.testing import CliRunner, Result
 

@@ -1,7 +1,5 @@
 """Records the spans of a `with` block in memory, and looks at them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """The default drafter, which also records its prompt and references."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from antiphon.accel.drafting.draft import Tokens

@@ -1,7 +1,5 @@
 """Adapters: merged once into a model that gives the same logits as peft, and refused if they do not fit the model."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

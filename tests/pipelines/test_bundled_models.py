@@ -1,7 +1,5 @@
 """The bundled language models: each is converted once, completely and correctly; unknown names raise a clear error."""
 
-from __future__ import annotations
-
 from itertools import chain
 from pathlib import Path
 
@@ -16,8 +14,9 @@ from antiphon.pipelines.quotes import quotable_lines
 from antiphon.retrieval import Passage
 from tests.pipelines.quoting import quotes_of
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_the_converted_model_is_verified_and_found_again(smollm2_folder: Path) -> None:
     assert is_intact(smollm2_folder)
     said: list[str] = []
@@ -26,7 +25,6 @@ def test_the_converted_model_is_verified_and_found_again(smollm2_folder: Path) -
     assert said == []  # nothing was converted
 
 
-@pytest.mark.slow
 def test_the_converted_model_talks_sense(smollm2: LanguageModel) -> None:
     """A wrong rotary layout, a missing tokenizer merge or an untied LM head would change the answer."""
     question = [{"role": "user", "content": "What is the capital of France?"}]
@@ -35,7 +33,6 @@ def test_the_converted_model_talks_sense(smollm2: LanguageModel) -> None:
     assert completion.finish_reason == "stop"
 
 
-@pytest.mark.slow
 def test_the_reader_quotes_and_ends_by_itself(reader_folder: Path, passages: list[Passage]) -> None:
     reader = LanguageModel.from_pretrained(reader_folder, dtype=torch.float32, engine="torch")
     prompt = reader_prompt("How long does honey keep?", passages)
@@ -46,7 +43,6 @@ def test_the_reader_quotes_and_ends_by_itself(reader_folder: Path, passages: lis
     assert completion.finish_reason == "stop"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
@@ -66,13 +62,11 @@ def test_a_wrong_name_is_told_what_is_right(name: str, complaint: str) -> None:
     assert complaint in str(raised.value)
 
 
-@pytest.mark.slow
 def test_a_folder_that_holds_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is no model folder: it has no config\.json"):
         resolve_model(str(tmp_path))
 
 
-@pytest.mark.slow
 @pytest.mark.exhaustive
 def test_the_shipped_file_is_smollm2s_and_its_drafts_hold(smollm2: LanguageModel) -> None:
     question = [{"role": "user", "content": "Explain how rainbows form in simple terms."}]

@@ -1,7 +1,5 @@
 """Chat: the earlier turns are in the prompt without their passages, and follow-up questions are made complete."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Conversations in the terminal: stored sessions, streamed answers, Ctrl-C, and the end of input."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Citations: their spans are exact, longer ones win, and none overlap."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The command line: answers, costs, and errors of one sentence for unusable arguments."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

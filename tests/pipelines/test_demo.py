@@ -1,7 +1,5 @@
 """The demo end to end with the bundled model: index, ask, cite, and the same right texts from four programs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The command `doctor`: report and JSON of one model, and errors."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

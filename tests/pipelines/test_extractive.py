@@ -1,7 +1,5 @@
 """The extractive model: answers are quoted without a language model, and are the same on every path."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator
@@ -17,6 +15,7 @@ from antiphon.pipelines.cli import app
 from antiphon.pipelines.extractive_model import EXTRACTIVE, ExtractiveModel
 from antiphon.pipelines.prompt import REFUSAL
 from antiphon.pipelines.server.app import create_app
+from antiphon.pipelines.server.collections import Collection
 from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import MiniLMEmbedder, Passage, Retriever, index_passages
@@ -40,7 +39,9 @@ def rag(index: Path) -> Rag:
 
 @pytest.fixture(scope="module")
 def client(rag: Rag) -> Iterator[TestClient]:
-    with TestClient(create_app(make_service(ExtractiveModel(), ServerSettings(), name=EXTRACTIVE, rag=rag))) as client:
+    docs = [Collection("docs", rag)]
+    service = make_service(ExtractiveModel(), ServerSettings(), name=EXTRACTIVE, collections=docs)
+    with TestClient(create_app(service)) as client:
         yield client
 
 

@@ -43,15 +43,13 @@ def test_a_script_that_would_drop_documents_fails_without_yes() -> None:
     assert "antiphon: This would drop 2 of the 2 documents in index: a/one.txt, a/two.txt." in told
     assert "add to the index (--add); to drop them, confirm (--yes)" in told
     assert listed() == ["a/one.txt", "a/two.txt"]
-    assert (
-        "1 files, 1 passages, 2 documents dropped" in run("b", "--out", "index", "--embedder", "hash", "--yes").stderr
-    )
+    assert "1 file, 1 passage, 2 documents dropped" in run("b", "--out", "index", "--embedder", "hash", "--yes").stderr
     assert listed() == ["b/three.txt"]
 
 
 def test_documents_are_added_with_the_embedder_of_the_index_and_removed() -> None:
     assert (
-        "1 files, 1 passages, 2 passages of other documents kept, embedder hash"
+        "1 file, 1 passage, 2 passages of other documents kept, embedder hash"
         in run("b", "--out", "index", "--add").stderr
     )
     assert listed() == ["a/one.txt", "a/two.txt", "b/three.txt"]
@@ -87,6 +85,6 @@ def test_answers_name_files_that_have_changed_and_index_without_paths_indexes_th
         "changed",
         "deleted",
     }
-    assert "1 files, 1 passages, 1 documents dropped" in run("--out", "index").stderr
+    assert "1 file, 1 passage, 1 document dropped" in run("--out", "index").stderr
     assert listed() == ["a/one.txt"]
     assert "--remove, --watch and --ray need paths" in run("--out", "index", "--remove", code=2).stderr

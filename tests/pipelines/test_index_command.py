@@ -1,7 +1,5 @@
 """The command `antiphon index`: the place of the index, and the printed progress and names."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -79,7 +77,7 @@ def test_documents_are_indexed_into_the_default_folder_which_is_not_indexed_itse
     for _ in range(2):
         done = CliRunner().invoke(app, ["index", ".", "--embedder", "hash"])
         assert done.exit_code == 0, done.stderr
-        assert "1 files, 1 passages" in done.stderr
+        assert "1 file, 1 passage" in done.stderr
     assert nearest_index() == DEFAULT_INDEX
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "ants.txt").write_text("Ants live in nests.")

@@ -1,7 +1,5 @@
 """Files and folders named in a question: indexed when they are new, and only what changed later."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -49,7 +47,7 @@ def test_a_question_indexes_what_is_new_or_has_changed(docs: Path) -> None:
     (docs / "bees.txt").unlink()
     changed = ask("How often are keys rotated?", docs)
     assert changed.stdout.splitlines()[0] == "[1] Keys are rotated every Monday."
-    assert "1 files, 1 passages" in changed.stderr
+    assert "1 file, 1 passage" in changed.stderr
     assert "sixty thousand" not in ask("How do bees live?", docs).stdout
     (docs / "broken.pdf").write_bytes(b"no PDF")
     assert "every Monday" in ask("How often are keys rotated?", docs).stdout, "what cannot be read costs nothing else"

@@ -1,7 +1,5 @@
 """Markers become citations of their passages; those of passages that do not exist are removed, also from streams."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """No command and no framework class reaches for another machine unasked; importing OpenVINO would."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

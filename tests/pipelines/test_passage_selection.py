@@ -1,7 +1,5 @@
 """Which passages answer a question: the filters that are given, and the lines that start the answer or refuse it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Commands with an index in PostgreSQL, and that none repeats its password."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,10 +46,10 @@ def one_line(text: str) -> str:
 
 def test_documents_are_indexed_listed_described_asked_and_removed(url: str) -> None:
     shown = one_line(run("index", "bees", "--out", url, "--embedder", "minilm").stderr)
-    assert "1 files, 1 passages, embedder minilm" in shown
+    assert "1 file, 1 passage, embedder minilm" in shown
     assert "postgresql:///postgres?host=" in shown
-    assert "1 passages (1 of them embedded before)" in one_line(run("index", "bees", "--out", url).stderr)
-    assert "1 passages of other documents kept" in one_line(run("index", "ants", "--out", url, "--add").stderr)
+    assert "1 passage (1 of them embedded before)" in one_line(run("index", "bees", "--out", url).stderr)
+    assert "1 passage of other documents kept" in one_line(run("index", "ants", "--out", url, "--add").stderr)
     assert run("index", "--list", url).stdout.splitlines() == ["      1  ants/farms.txt", "      1  bees/eggs.md"]
     described = run("index", "--describe", url).stdout
     assert "2 vectors of 384 numbers" in described
@@ -65,7 +63,7 @@ def test_documents_are_indexed_listed_described_asked_and_removed(url: str) -> N
     refused = run("index", "bees", "--out", url, "--embedder", "hash", code=2).stderr
     assert "was made with the embedder minilm" in one_line(refused)
     assert "would drop 1 of the 2 documents" in one_line(run("index", "ants", "--out", url, code=2).stderr)
-    assert "1 documents removed: postgresql:///postgres" in one_line(
+    assert "1 document removed: postgresql:///postgres" in one_line(
         run("index", "bees", "--out", url, "--remove").stderr
     )
     assert run("index", "--list", url).stdout.splitlines() == ["      1  ants/farms.txt"]

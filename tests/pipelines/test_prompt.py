@@ -1,7 +1,5 @@
 """Prompts: their format follows the model, and they contain the question and every passage."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

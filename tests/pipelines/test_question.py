@@ -1,7 +1,5 @@
 """Questions: checked once; follow-ups are recognized, and preceded by the question that they refer to."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Quotes: which lines can be quoted, with which block, and how they are displayed."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """Rag: answers with their passages and costs, and what fits into the prompt."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

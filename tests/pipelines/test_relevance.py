@@ -1,7 +1,5 @@
 """Relevance: lines that answer a question score higher in the context of their passage, which is encoded once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A model on a server behind Rag, Chat and the command line: answers with citations, and errors in a sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Rendered answers: citations are marked, all text is escaped, and decoding traces are shown."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import replace

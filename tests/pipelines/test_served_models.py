@@ -1,7 +1,5 @@
 """A model behind an address in every command, over HTTP and MCP; defaults; suggestions; embedders behind an address."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time
@@ -21,6 +19,7 @@ from antiphon.pipelines.cli import config as config_command
 from antiphon.pipelines.models import suggestions
 from antiphon.pipelines.server import streaming
 from antiphon.pipelines.server.app import create_app
+from antiphon.pipelines.server.collections import Collection
 from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import Retriever
@@ -42,7 +41,8 @@ def server() -> Iterator[FakeServer]:
 @pytest.fixture
 def client(retriever: Retriever, server: FakeServer) -> Iterator[OpenAI]:
     model = RemoteLanguageModel(server.url)
-    service = make_service(model, ServerSettings(), name="qwen3:4b", rag=Rag(retriever, model, k=2))
+    docs = [Collection("docs", Rag(retriever, model, k=2))]
+    service = make_service(model, ServerSettings(), name="qwen3:4b", collections=docs)
     with TestClient(create_app(service)) as client:
         transport: Any = client
         yield OpenAI(base_url="http://testserver/v1", api_key="none", http_client=transport, max_retries=0)

@@ -1,7 +1,5 @@
 """Sessions: found by meaning, separate for tenants, limited, deleted for good; drafting does not change the text."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sqlite3

@@ -1,7 +1,5 @@
 """Speed benchmark: the figures are consistent, and they and identical outputs are shown."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Thinking in answers from documents: off by default, not cited, not stored, no part of later turns."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ from antiphon.accel import LanguageModel
 from antiphon.pipelines import Chat, Rag, SessionStore
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.preparation import note_missing_switch
+from antiphon.pipelines.cli.timing import Stopwatch
 from antiphon.pipelines.question import Question
 from antiphon.retrieval import HashEmbedder, Retriever
 from tests.accel.scripted_torch_model import scripted_model
@@ -77,7 +76,7 @@ def test_the_terminal_shows_thinking_as_one_dim_line_on_standard_error(
     index_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stream = rag_writing(OUTPUT, index_folder).stream(QUESTION, thinking=True, max_new_tokens=120)
-    console.show_stream(stream)
+    console.show_stream(stream, Stopwatch())
     shown = capsys.readouterr()
     assert shown.out.strip() == f"{QUOTED}."
     assert f"Thought: {QUOTED}, honey" in shown.err

@@ -1,7 +1,5 @@
 """Traces of answers in Python: their stages, attributes, durations and errors, and that they contain no text."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Answers of models that follow instructions: prompt, markers, refusals and the first quote on every path."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """BiTA's recipe: the loss of the mask tokens, and the steps that decoding then takes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any

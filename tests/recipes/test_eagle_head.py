@@ -1,7 +1,5 @@
 """The EAGLE head that `recipes.eagle_head` trains."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """Reader training: branches equal separate prompts, and interrupted runs resume exactly."""
 
-from __future__ import annotations
-
 import torch
 
 from antiphon.accel.text.messages import encode_prompt

@@ -1,7 +1,5 @@
 """Relevance recipe: examples match their passages."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 from antiphon.pipelines.quotes import quotable_lines

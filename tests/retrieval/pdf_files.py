@@ -1,7 +1,5 @@
 """Small PDF files for tests: text at given places, images, form fields, damaged parts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 Text = tuple[float, float, float, str]

@@ -1,7 +1,5 @@
 """Small files whose readers see more than their bytes say: merged cells, automatic numbers, quoted messages, scans."""
 
-from __future__ import annotations
-
 import io
 import zlib
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Documents are read as people see them, and what is left out is reported by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

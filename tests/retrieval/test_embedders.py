@@ -1,7 +1,5 @@
 """The contract of embedders, checked for each one: shapes, lengths, order, and loading by name."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -26,6 +24,8 @@ from antiphon.retrieval import (
 )
 from antiphon.retrieval.embedders.minilm import _folder, load_minilm, read_verified
 from antiphon.retrieval.encoder_runtime.device import pick_precision
+
+pytestmark = pytest.mark.slow
 
 CLOSE = 1e-5 if pick_precision("cpu") == "float32" else 2e-2
 """The tolerance between vectors of one text in two batches, in the precision of this machine."""
@@ -55,7 +55,6 @@ def embedder(request: pytest.FixtureRequest) -> Embedder:
     return EMBEDDERS[request.param](request)
 
 
-@pytest.mark.slow
 def test_vectors_are_float32_of_length_one_in_the_order_of_the_texts(embedder: Embedder) -> None:
     vectors = embedder.embed_documents(TEXTS)
     assert vectors.shape == (len(TEXTS), embedder.dim)
@@ -65,13 +64,11 @@ def test_vectors_are_float32_of_length_one_in_the_order_of_the_texts(embedder: E
         assert np.allclose(embedder.embed_documents([text])[0], vector, atol=CLOSE)
 
 
-@pytest.mark.slow
 def test_no_texts_give_an_empty_array_of_the_right_dimension(embedder: Embedder) -> None:
     assert embedder.embed_documents([]).shape == (0, embedder.dim)
     assert embedder.embed_queries([]).shape == (0, embedder.dim)
 
 
-@pytest.mark.slow
 def test_text_is_cut_off_at_the_length_limit(embedder: Embedder) -> None:
     """Text within the limit changes the vector, and text after it does not."""
     fits = " ".join("ab" for _ in range(embedder.max_tokens // embedder.count_tokens("ab")))
@@ -82,14 +79,12 @@ def test_text_is_cut_off_at_the_length_limit(embedder: Embedder) -> None:
     assert np.abs(whole - longer).max() < np.abs(whole - shorter).max()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("texts", "message"), [("one", "texts is one string"), (["a", None], "Text 1 is NoneType")])
 def test_anything_but_a_list_of_texts_is_refused(embedder: Embedder, texts: object, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         embedder.embed_documents(texts)  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
 def test_fingerprints_are_stable_and_identify_the_embedder(embedder: Embedder) -> None:
     expected = {
         "hash": ("hash:words:256", "hash:words:64"),
@@ -104,7 +99,6 @@ def test_fingerprints_are_stable_and_identify_the_embedder(embedder: Embedder) -
         assert embedder.fingerprint.endswith(":cls:48")
 
 
-@pytest.mark.slow
 def test_token_vectors_belong_to_the_tokens_of_the_text(embedder: Embedder) -> None:
     if not isinstance(embedder, TokenEmbedder):
         assert embedder.name not in ("minilm", "hash")
@@ -119,13 +113,11 @@ def test_token_vectors_belong_to_the_tokens_of_the_text(embedder: Embedder) -> N
             assert len(one) == embedder.count_tokens(text)
 
 
-@pytest.mark.slow
 def test_minilm_equals_sentence_transformers(minilm: MiniLMEmbedder) -> None:
     theirs = SentenceTransformerEmbedder(_folder(), device="cpu").embed_documents(TEXTS)
     assert np.allclose(minilm.embed_documents(TEXTS), theirs, atol=CLOSE)
 
 
-@pytest.mark.slow
 def test_minilms_token_vectors_are_its_last_layer_without_the_special_tokens(minilm: MiniLMEmbedder) -> None:
     from sentence_transformers import SentenceTransformer
 
@@ -136,7 +128,6 @@ def test_minilms_token_vectors_are_its_last_layer_without_the_special_tokens(min
         assert np.allclose(tokens.vectors, inner / np.linalg.norm(inner, axis=1, keepdims=True), atol=CLOSE)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")
 def test_an_adapter_is_merged_as_peft_merges_it_and_has_another_fingerprint(
     minilm: MiniLMEmbedder, tmp_path: Path
@@ -157,14 +148,12 @@ def test_an_adapter_is_merged_as_peft_merges_it_and_has_another_fingerprint(
     assert not np.allclose(adapted.embed_documents(TEXTS), minilm.embed_documents(TEXTS), atol=CLOSE)
 
 
-@pytest.mark.slow
 def test_the_models_own_prompt_for_questions_is_used(toy_folder: Path) -> None:
     embedder = SentenceTransformerEmbedder(toy_folder, device="cpu")
     assert np.allclose(embedder.embed_queries(["x"]), embedder.embed_documents(["ask x"]), atol=CLOSE)
     assert not np.allclose(embedder.embed_queries(["x"]), embedder.embed_documents(["x"]), atol=CLOSE)
 
 
-@pytest.mark.slow
 def test_prompts_are_parameters_or_those_of_a_family_and_belong_to_name_and_fingerprint(
     toy_folder: Path, tmp_path: Path
 ) -> None:
@@ -181,7 +170,6 @@ def test_prompts_are_parameters_or_those_of_a_family_and_belong_to_name_and_fing
         load_embedder("minilm?query=q")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
 def test_a_model_with_code_of_its_own_is_refused_and_other_settings_have_another_fingerprint(
     toy_folder: Path, tmp_path: Path, file: str
@@ -199,7 +187,6 @@ def test_a_model_with_code_of_its_own_is_refused_and_other_settings_have_another
         SentenceTransformerEmbedder(folder, device="cpu")
 
 
-@pytest.mark.slow
 def test_other_weights_have_another_fingerprint(toy_folder: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(toy_folder, tmp_path / "copy"))
     same = SentenceTransformerEmbedder(copy, device="cpu").fingerprint
@@ -211,7 +198,6 @@ def test_other_weights_have_another_fingerprint(toy_folder: Path, tmp_path: Path
     assert SentenceTransformerEmbedder(copy, device="cpu").fingerprint != same
 
 
-@pytest.mark.slow
 def test_a_model_in_the_cache_is_used_as_it_is_without_asking_the_hub(
     toy_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,7 +225,6 @@ def test_a_model_in_the_cache_is_used_as_it_is_without_asking_the_hub(
         load_embedder("nobody/other", "cpu")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "", "no/such/model/here", "MiniLM"])
 def test_an_unknown_name_is_an_error_that_lists_the_known_ones(name: str) -> None:
     with pytest.raises(
@@ -248,7 +233,6 @@ def test_an_unknown_name_is_an_error_that_lists_the_known_ones(name: str) -> Non
         load_embedder(name)
 
 
-@pytest.mark.slow
 def test_weights_with_another_checksum_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"other")
@@ -271,7 +255,6 @@ print(Retriever.open(folder).search(texts[31], k=1)[0].text)
 """
 
 
-@pytest.mark.slow
 @pytest.mark.exhaustive
 def test_workers_compute_the_vectors_of_the_plain_embedder(tmp_path: Path) -> None:
     pytest.importorskip("ray.data", reason="pip install -e '.[ray]'")
@@ -282,7 +265,6 @@ def test_workers_compute_the_vectors_of_the_plain_embedder(tmp_path: Path) -> No
     assert run.stdout.splitlines()[-1] == "Colony 31 has 3 queens."
 
 
-@pytest.mark.slow
 @pytest.mark.exhaustive
 def test_without_ray_the_error_has_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray.data", None)

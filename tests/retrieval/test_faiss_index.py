@@ -17,7 +17,6 @@ from antiphon.retrieval.vector_index.files import open_vectors, read_vectors, wr
 from antiphon.retrieval.vector_index.flat import Vectors
 from antiphon.retrieval.vector_index.recall import ground_truth
 from antiphon.retrieval.vector_index.settings import IndexSetting
-from tests.retrieval.test_flat_index import BAD
 
 DIM = 64
 FLOORS = {  # minimum recall@100 with the chosen number of probes
@@ -105,18 +104,6 @@ def test_the_same_vectors_give_the_same_index(made: dict[str, LocalVectorIndex])
     again = build_vector_index(VECTORS, "compact").search(QUERIES, 100)
     for one, other in zip(made["compact"].search(QUERIES, 100), again, strict=True):
         assert np.array_equal(one.rows, other.rows)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", BAD)
-def test_invalid_vectors_are_refused_as_content_and_as_queries(case: str) -> None:
-    vectors, error, message = BAD[case]
-    index = build_vector_index(np.ascontiguousarray(VECTORS[:20, :4]), "compact")
-    with pytest.raises(error, match=message):
-        index.search(vectors, 1)  # type: ignore[arg-type]
-    if case != "another dimension":
-        with pytest.raises(error):
-            build_vector_index(vectors, "compact")  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

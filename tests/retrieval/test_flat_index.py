@@ -1,6 +1,7 @@
 """The contract of vector indexes, checked for each kind: exact and sorted results, invalid vectors refused."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from antiphon.retrieval.vector_index.flat import Vectors, normalized
 
 Index = Callable[[Vectors], LocalVectorIndex]
 INDEXES: dict[str, Index] = {"flat": FlatIndex, "chosen": build_vector_index}
+COMPACT: dict[str, Index] = {"compact": partial(build_vector_index, setting="compact")}
 every_index = pytest.mark.parametrize("index", INDEXES.values(), ids=INDEXES)
 
 
@@ -63,11 +65,11 @@ BAD = {
 }
 
 
-@every_index
+@pytest.mark.parametrize("index", [*INDEXES.values(), *COMPACT.values()], ids=[*INDEXES, *COMPACT])
 @pytest.mark.parametrize("case", BAD)
 def test_invalid_vectors_are_refused_as_content_and_as_queries(index: Index, case: str) -> None:
     vectors, error, message = BAD[case]
-    made = index(random_vectors(5, 4))
+    made = index(random_vectors(20, 4))
     with pytest.raises(error, match=message):
         made.search(vectors, 1)  # type: ignore[arg-type]
     if case != "another dimension":

@@ -1,7 +1,5 @@
 """HTML pages are read as browsers show them: their text, but nothing hidden and no page furniture."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

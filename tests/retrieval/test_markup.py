@@ -1,7 +1,5 @@
 """Markdown and MyST are parsed by their own rules."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

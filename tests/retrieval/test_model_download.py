@@ -1,7 +1,5 @@
 """Weights are downloaded from the hub once, with progress, and continued after an interruption."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Scanned pages are read by OCR, with their pages in citations, progress, and a warning."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +12,8 @@ from antiphon.pipelines.citations import cite
 from antiphon.retrieval import Document, HashEmbedder, chunk_document, load_documents
 from antiphon.retrieval.formats import ocr
 from antiphon.retrieval.formats.pdf import read_pdf_document
+
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 FIRST = ["Minutes of the harbour committee", "", "The crane on pier 4 is repaired before 12 March."]
 SECOND = ["Mr Dunn asks three companies for an offer,", "and reports to the committee in April."]
@@ -28,14 +28,10 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> Document:
     return document
 
 
-@pytest.mark.slow
-@pytest.mark.exhaustive
 def test_the_text_of_scanned_pages_is_read_in_order(document: Document) -> None:
     assert document.text.split() == [word for line in (*FIRST, *SECOND) for word in line.split()]
 
 
-@pytest.mark.slow
-@pytest.mark.exhaustive
 def test_a_citation_of_a_scanned_page_names_the_page(document: Document) -> None:
     passages = chunk_document(document, HashEmbedder().count_tokens)
     [citation] = cite("reports to the committee in April", passages)
@@ -43,23 +39,17 @@ def test_a_citation_of_a_scanned_page_names_the_page(document: Document) -> None
     assert document.text[citation.source_start : citation.source_end] == citation.text
 
 
-@pytest.mark.slow
-@pytest.mark.exhaustive
 def test_recognized_pages_and_pages_without_text_are_reported(document: Document) -> None:
     read, unread = document.warnings
     assert read.startswith("pages 1, 3 scanned and read by OCR, with a confidence of 9")
     assert unread == "page 2 only with pictures, in which OCR found no text"
 
 
-@pytest.mark.slow
-@pytest.mark.exhaustive
 def test_a_scan_without_text_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^it holds no text; page 1 only with pictures, in which OCR found no text"):
         read_pdf_document(scanned_pdf([]), "scan.pdf")
 
 
-@pytest.mark.slow
-@pytest.mark.exhaustive
 def test_without_the_extra_a_scan_is_refused_with_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ocr, "is_installed", lambda: False)
     with pytest.raises(ValueError, match=r"page 1 without text, only with pictures: OCR is needed"):

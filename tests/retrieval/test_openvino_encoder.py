@@ -1,7 +1,5 @@
 """Encoders on OpenVINO: vectors agree with torch, graphs are cached, and deviating graphs are not used."""
 
-from __future__ import annotations
-
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """PDF files: reading order, words across line ends and pages, and reports of what cannot be read."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

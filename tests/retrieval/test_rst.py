@@ -1,7 +1,5 @@
 """reStructuredText: literal blocks are code, tables keep their cells, directives and roles their texts."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

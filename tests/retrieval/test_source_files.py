@@ -1,7 +1,5 @@
 """The files of an index: which have changed, which are the same, and how an index is brought up to date."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

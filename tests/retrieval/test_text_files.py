@@ -1,7 +1,5 @@
 """Text files: encodings are recognised and reported, and no control character reaches an index."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -24,7 +22,7 @@ SENTENCES = {
 @pytest.mark.parametrize("language", SENTENCES)
 def test_a_byte_order_mark_names_the_encoding_and_is_not_text(encoding: str, language: str) -> None:
     found = decode_text(SENTENCES[language].encode(encoding))
-    assert (found.text, found.warning) == (SENTENCES[language], "")
+    assert (found.text, found.warnings) == (SENTENCES[language], ())
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
@@ -33,7 +31,7 @@ def test_utf_16_and_utf_32_are_recognised_without_a_mark(encoding: str, language
     text = f"1. {SENTENCES[language]}\n"
     found = decode_text(text.encode(encoding))
     assert found.text == text
-    assert encoding.upper() in found.warning
+    assert encoding.upper() in found.warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -50,8 +48,8 @@ def test_utf_16_and_utf_32_are_recognised_without_a_mark(encoding: str, language
 def test_legacy_encodings_are_detected_and_reported_with_a_confidence(encoding: str, language: str) -> None:
     found = decode_text(SENTENCES[language].encode(encoding))
     assert found.text == SENTENCES[language]
-    assert "its encoding was detected: " in found.warning
-    assert "(confidence " in found.warning
+    assert "its encoding was detected: " in found.warnings[0]
+    assert "(confidence " in found.warnings[0]
 
 
 def test_a_detected_encoding_is_reported_when_a_folder_is_read(tmp_path: Path) -> None:
@@ -65,7 +63,7 @@ def test_a_few_damaged_bytes_do_not_change_the_encoding() -> None:
     found = decode_text("Grüße, schöne Straße, größer. ".encode() * 5 + b"\xff.")
     assert found.text.endswith("\ufffd.")
     assert found.text.startswith("Grüße")
-    assert found.warning == "1 places are not valid UTF-8 and were replaced"
+    assert found.warnings == ("1 places are not valid UTF-8 and were replaced",)
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".md", ".rst", ".html"])

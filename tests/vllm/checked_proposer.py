@@ -3,8 +3,6 @@
 It writes each violation as a line to the file that the environment variable ANTIPHON_VIOLATIONS names.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Container, Mapping, Sequence
 from itertools import pairwise

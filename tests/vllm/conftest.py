@@ -1,7 +1,5 @@
 """Fixtures: one server with the plug-in for all tests, and the answers of one without. Named by ANTIPHON_VLLM."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 It reads the job as JSON from standard input and writes the outputs as JSON to the file named there.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Engines of vLLM in processes of vLLM's own Python environment, for tests that need no server."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -5,8 +5,6 @@ and its KV cache is so small that requests are preempted. Texts, token ids, fini
 must be equal.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Malformed requests to a real vLLM server: after each of them it must answer an ordinary request as before."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable

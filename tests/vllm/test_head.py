@@ -1,7 +1,5 @@
 """References together with an EAGLE head in vLLM, with a tiny model: answers equal plain decoding."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from random import Random

@@ -1,7 +1,5 @@
 """Many requests to a real `vllm serve` with the plug-in: forty tenants, sampling, and malformed requests."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The plug-in in a real `vllm serve` of SmolLM2; `make test-vllm` names vLLM's command in ANTIPHON_VLLM."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from fnmatch import fnmatch
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from antiphon.accel.files import free_space
+from antiphon.accel.progress import Progress
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """Weight files; the first that exists is loaded. ``NAME.index.json`` lists a file's shards."""
@@ -23,9 +23,6 @@ PATTERNS = (
 """Groups of names of weight files. Transformers loads the first group whose first file exists."""
 
 MEGABYTE = 10**6
-
-Report = Callable[[str, int, int], None]
-"""Called with the stage, the megabytes done so far, and the total megabytes."""
 
 
 class DiskTooSmallError(ValueError):
@@ -50,7 +47,7 @@ def parts_of_weights(index: Path) -> list[str]:
     return sorted(set(weights.values()))
 
 
-def download_weights(name: str, report: Report, *, cache: str | None = None) -> None:
+def download_weights(name: str, report: Progress, *, cache: str | None = None) -> None:
     """Download the weight files that the hub's cache lacks. An interrupted download is continued.
 
     In offline mode, or if all files are cached, no request is sent. Weights in other formats than
@@ -107,7 +104,7 @@ def _check_space(name: str, needed: int, cache: Path) -> None:
         )
 
 
-def _bar(stage: str, total: int, report: Report) -> type[Any]:
+def _bar(stage: str, total: int, report: Progress) -> type[Any]:
     """Return a class of progress bars that print nothing. The bar for all files calls ``report``.
 
     Args:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from antiphon.accel.drafting.drafters.head import DraftHead
-    from antiphon.accel.engines.openvino.loader import ProgressCallback
     from antiphon.accel.engines.protocol import ModelEngine
+    from antiphon.accel.progress import Progress
 
 
 class LanguageModel:
@@ -71,7 +71,7 @@ class LanguageModel:
         name: str | None = None,
         recycling: bool | RecyclingTable = True,
         memory: int | None = None,
-        report: ProgressCallback | None = None,
+        report: Progress | None = None,
         head: str | Path | None = None,
         **options: Unpack[DecodingKeywords],
     ) -> None:
@@ -106,7 +106,7 @@ class LanguageModel:
         device_map: Any = None,
         recycling: bool | RecyclingTable = True,
         memory: int | None = None,
-        report: ProgressCallback | None = None,
+        report: Progress | None = None,
         head: str | Path | None = "auto",
         only_cached: bool = False,
         **arguments: Any,

@@ -126,7 +126,6 @@ def check_memory(
     engine: str = "auto",
     weights: str | None = None,
     cache: int | None = None,
-    context: int | None = None,
     head: str | Path | None = "auto",
     location: Mapping[str, Any] | None = None,
 ) -> MemoryEstimate | None:
@@ -141,8 +140,8 @@ def check_memory(
         engine: "auto", "torch" or "openvino". With "auto", the model only has to fit with one of
             them.
         weights: "int8" or "int4" for compressed weights, or None.
-        cache: Requested size of the KV cache in bytes; None: that of ``context`` tokens.
-        context: Number of tokens, prompt and answer together; None: `DEFAULT_CONTEXT`, or the model's if it is shorter.
+        cache: Requested size of the KV cache in bytes; None: the size for `DEFAULT_CONTEXT` tokens, or for the
+            model's context window if it is shorter.
         head: The draft head, as for `LanguageModel`.
         location: Options that locate a checkpoint on the hub, such as ``revision``, ``cache_dir`` and ``token``.
 
@@ -155,7 +154,7 @@ def check_memory(
         return None
     precision = weights or _precision(dtype, checkpoint, is_cpu=place == "CPU")
     engines = _engines(engine, weights, checkpoint.config) if place == "CPU" else ["torch"]
-    estimates = [_estimate(checkpoint, each, precision, cache, context) for each in engines]
+    estimates = [_estimate(checkpoint, each, precision, cache) for each in engines]
     least, available = min(estimates, key=lambda each: each.total), _available(place, device)
     if least.total <= available:
         return least
@@ -171,9 +170,7 @@ def estimate_memory(
     *,
     engine: str = "openvino",
     precision: str = "bfloat16",
-    context: int | None = None,
     head: str | Path | None = "auto",
-    location: Mapping[str, Any] | None = None,
 ) -> MemoryEstimate | None:
     """Return the estimated memory of a model; None if its size is unknown.
 
@@ -183,8 +180,8 @@ def estimate_memory(
         precision: "float32", "bfloat16", "float16", "int8" or "int4".
         head: The draft head, as for `LanguageModel`.
     """
-    checkpoint = _checkpoint(str(name_or_path), location or {}, head)
-    return None if checkpoint is None else _estimate(checkpoint, engine, precision, None, context)
+    checkpoint = _checkpoint(str(name_or_path), {}, head)
+    return None if checkpoint is None else _estimate(checkpoint, engine, precision)
 
 
 def gigabytes(size: int) -> str:
@@ -204,18 +201,16 @@ def _alternatives(checkpoint: _Checkpoint, refused: MemoryEstimate, available: i
     is_quantized = "quantization_config" in checkpoint.config
     if not is_quantized and _has_openvino():
         for weights in COMPRESSED_BITS:
-            compressed = _estimate(checkpoint, "openvino", weights, refused.cache, refused.context)
+            compressed = _estimate(checkpoint, "openvino", weights, refused.cache)
             if weights != refused.precision and compressed.total <= available:
                 found.append(f"weights={weights!r} (about {gigabytes(compressed.total)}; another model)")
     return found
 
 
-def _estimate(
-    checkpoint: _Checkpoint, engine: str, precision: str, cache: int | None, context: int | None
-) -> MemoryEstimate:
+def _estimate(checkpoint: _Checkpoint, engine: str, precision: str, cache: int | None = None) -> MemoryEstimate:
     parameters = sum(checkpoint.parameters.values())
     positions = _text_config(checkpoint.config).get("max_position_embeddings")
-    tokens = context or min(DEFAULT_CONTEXT, positions or DEFAULT_CONTEXT)
+    tokens = min(DEFAULT_CONTEXT, positions or DEFAULT_CONTEXT)
     bits = PRECISION_BITS.get(precision, 16)
     return MemoryEstimate(
         engine=engine,

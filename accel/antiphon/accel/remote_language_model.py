@@ -17,11 +17,11 @@ from antiphon.accel.text.completion import Completion
 from antiphon.accel.text.messages import (
     Conversation,
     CountedPrompt,
-    Message,
     PromptInput,
     ReferenceInput,
     TokenizedPrompt,
     add_variables,
+    as_conversation,
     check_references,
     encode_prompt,
 )
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RemoteError", "RemoteLanguageModel"]
 
-Content = str | Sequence[Message] | Conversation
+Content = str | Conversation
 
 API_KEY_VARIABLE = "ANTIPHON_API_KEY"
 """Environment variable with the server's API key, used if no key is given."""
@@ -204,15 +204,15 @@ class RemoteLanguageModel:
                 return int(self.client.post("/../tokenize", self._count_body(prompt))["count"])
             except (RemoteError, KeyError):
                 self._can_count = False
-        return len(str(_texts(prompt)).encode()) // BYTES_PER_TOKEN
+        content = prompt if isinstance(prompt, str) else prompt.messages
+        return len(str(content).encode()) // BYTES_PER_TOKEN
 
     def _count_body(self, prompt: Content) -> dict[str, Any]:
         body = {"model": self.server.name}
         if isinstance(prompt, str):
             return body | {"prompt": prompt}
-        conversation = prompt if isinstance(prompt, Conversation) else Conversation(prompt)
-        tools = {"tools": [dict(tool) for tool in conversation.tools]} if conversation.tools else {}
-        return body | {"messages": [dict(message) for message in conversation.messages]} | tools
+        tools = {"tools": [dict(tool) for tool in prompt.tools]} if prompt.tools else {}
+        return body | {"messages": [dict(message) for message in prompt.messages]} | tools
 
     def _stream(self, prompt: PromptInput, references: Sequence[ReferenceInput], settings: Settings) -> RemoteStream:
         from antiphon.accel.remote.stream import RemoteStream
@@ -220,8 +220,7 @@ class RemoteLanguageModel:
         sources = check_references(references)  # spans of a prompt need no sending: servers draft from the prompt
         content, thinking = _content(prompt), None
         if not isinstance(content, str):
-            conversation = content if isinstance(content, Conversation) else Conversation(content)
-            content = add_variables(conversation, settings.thinking, settings.template_variables)
+            content = add_variables(content, settings.thinking, settings.template_variables)
             limit = settings.max_new_tokens if content.thinking is False else None
             thinking = UnaskedThinking(self._habits, self._model or self.base_url, limit)
         return RemoteStream(
@@ -284,9 +283,7 @@ def _read(stream: RemoteStream) -> Completion:
 def _content(prompt: PromptInput) -> Content:
     """Return the prompt in the form that the server receives: a tokenized prompt becomes its text."""
     if isinstance(prompt, CountedPrompt):
-        return prompt.content
-    return prompt.text if isinstance(prompt, TokenizedPrompt) else prompt
-
-
-def _texts(prompt: Content) -> object:
-    return prompt.messages if isinstance(prompt, Conversation) else prompt
+        prompt = prompt.content
+    if isinstance(prompt, TokenizedPrompt):
+        return prompt.text
+    return prompt if isinstance(prompt, str) else as_conversation(prompt)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.decoding.drafter_choice import drafter_factory
 from antiphon.accel.decoding.engine_request import EngineRequest, GreedySampler, TokenOutput
-from antiphon.accel.decoding.generate_arguments import reference_tokens
+from antiphon.accel.decoding.generate_arguments import check_supported, reference_tokens
 from antiphon.accel.decoding.options import DecodingOptions
 from antiphon.accel.decoding.prefix_cache import PrefixCache
 from antiphon.accel.decoding.stats import Step, TokenLogprob
@@ -193,8 +193,6 @@ class RequestBuilder:
         Such requests end only at end tokens or at their maximum length.
         """
         from transformers import EosTokenCriteria, LogitsProcessorList, MaxLengthCriteria
-
-        from antiphon.accel.decoding.generate_arguments import check_supported
 
         def is_plain(model: Any, input_ids: Any, *, is_cache_given: bool, **given: Any) -> bool:
             processors, criteria = given.pop("logits_processor"), given.pop("stopping_criteria")

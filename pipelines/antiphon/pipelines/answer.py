@@ -18,7 +18,7 @@ from antiphon.pipelines.extractive_model import EXTRACTIVE
 from antiphon.pipelines.nearest_sentences import NearestSentence, nearest_sentences
 from antiphon.pipelines.prompt import is_refusal
 from antiphon.pipelines.question import Question
-from antiphon.pipelines.rendering.segments import cost_line, outdated_note
+from antiphon.pipelines.rendering.segments import cost_line, counted, outdated_note
 from antiphon.pipelines.request_plan import RequestPlan
 from antiphon.pipelines.tracing import Span, end_generation
 from antiphon.retrieval import Passage
@@ -115,8 +115,8 @@ class Answer:
         """One line with the model and the cost of the answer."""
         if self.model == EXTRACTIVE or self.usage.response_prefix_tokens:
             sources = len({citation.passage for citation in self.citations})
-            done = f"Quoted from {sources} passage{'s' if sources != 1 else ''}"
-            done = f"Searched {len(self.passages)} passages" if self.is_refusal else done
+            searched = f"Searched {counted(len(self.passages), 'passage')}"
+            done = searched if self.is_refusal else f"Quoted from {counted(sources, 'passage')}"
         else:
             done = f"Written by {PurePath(self.model).name}" if self.model else "Written"
         done += f" in {self.seconds:.1f} s" if self.seconds else ""
@@ -175,16 +175,16 @@ class AnswerStream(TextStream):
         question: Question,
         plan: RequestPlan,
         stream: TextStream,
-        on_end: Sequence[Callable[[Answer], None]] = (),
-        spans: tuple[Span, Span] | None = None,
-        started: float | None = None,
+        on_end: Sequence[Callable[[Answer], None]],
+        spans: tuple[Span, Span],
+        started: float,
     ) -> None:
         self.question = question
         self.plan = plan
-        self._spans = spans
+        self._spans: tuple[Span, Span] | None = spans
         self._stream = stream
         self._on_end = on_end
-        self._started = perf_counter() if started is None else started
+        self._started = started
         self._seconds = 0.0
 
     @property

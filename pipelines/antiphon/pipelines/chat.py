@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from antiphon.accel import PrefixCache
 from antiphon.accel.text.messages import Message
 from antiphon.pipelines.answer import Answer, AnswerStream
 from antiphon.pipelines.rag import Rag
 from antiphon.pipelines.references import passage_references
 from antiphon.pipelines.request_plan import TurnContext
 from antiphon.retrieval import MetadataFilter, Passage
-
-if TYPE_CHECKING:
-    from antiphon.accel import PrefixCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class Chat:
         self.turns: list[Turn] = []
         self.dropped_turns = 0
         self.search_query = ""
-        self._prefix = None if rag.language_model.tokenizer is None else _new_prefix()
+        self._prefix = None if rag.language_model.tokenizer is None else PrefixCache()
 
     def ask(
         self,
@@ -112,9 +110,3 @@ class Chat:
         """Add the answer as a turn, unless it is empty."""
         if answer.text.strip():
             self.turns.append(Turn(answer.question, answer.text, answer.passages))
-
-
-def _new_prefix() -> PrefixCache:
-    from antiphon.accel import PrefixCache
-
-    return PrefixCache()

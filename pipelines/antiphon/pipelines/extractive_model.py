@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from antiphon.accel import Completion, Origin, Summary, Usage
-from antiphon.accel.decoding.stats import TokenLogprob
+from antiphon.accel import Completion, Summary, Usage
 from antiphon.accel.text.completion import Piece, TextStream
 from antiphon.accel.text.messages import CountedPrompt, PromptInput, TokenizedPrompt
 from antiphon.accel.text.parameters import Settings
@@ -80,15 +79,3 @@ class QuotedStream(TextStream):
     def completion(self) -> Completion:
         """The completion, without generated tokens."""
         return Completion(self._text, "stop", Usage(0, 0), Summary(), (), response_prefix=self._text)
-
-    def tokens_from(self, first: int) -> list[int]:
-        """Return no tokens."""
-        return []
-
-    def origins_from(self, first: int) -> list[Origin]:
-        """Return no origins."""
-        return []
-
-    def logprobs_from(self, first: int) -> Sequence[TokenLogprob]:
-        """Return no log-probabilities."""
-        return ()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from antiphon.accel import TextModel
 from antiphon.accel.remote.server import is_address
 from antiphon.pipelines.extractive_model import EXTRACTIVE, ExtractiveModel
-
-if TYPE_CHECKING:
-    from antiphon.accel import TextModel
 
 
 def text_model(model: TextModel | str | None, **settings: Any) -> TextModel:

@@ -210,21 +210,19 @@ class MarkedStream(TextStream):
 
     def tokens_from(self, first: int) -> list[int]:
         """Return the tokens from index ``first`` on, except those whose text is still held back."""
-        found: list[int] = self._stream.tokens_from(first)  # type: ignore[attr-defined]
-        return found[: self._count_ready() - first]
+        return self._stream.tokens_from(first)[: self._count_ready() - first]
 
     def origins_from(self, first: int) -> list[Origin]:
         """Return the origins of the tokens that `tokens_from` returns."""
-        found = self._stream.origins_from(first)[: self._count_ready() - first]  # type: ignore[attr-defined]
+        found = self._stream.origins_from(first)[: self._count_ready() - first]
         return [_moved(origin, self._reader.removed) for origin in found]
 
     def logprobs_from(self, first: int) -> Sequence[TokenLogprob]:
         """Return the log-probabilities of the tokens that `tokens_from` returns."""
-        found: Sequence[TokenLogprob] = self._stream.logprobs_from(first)  # type: ignore[attr-defined]
-        return found[: self._count_ready() - first]
+        return self._stream.logprobs_from(first)[: self._count_ready() - first]
 
     def _count_ready(self) -> int:
-        for origin in self._stream.origins_from(self._num_ready):  # type: ignore[attr-defined]
+        for origin in self._stream.origins_from(self._num_ready):
             if origin.end > self._reader.read and not self._has_ended:
                 break
             self._num_ready += 1

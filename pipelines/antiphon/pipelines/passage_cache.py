@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from threading import Lock
-from typing import TYPE_CHECKING
 
+from antiphon.accel import PrefixCache
 from antiphon.retrieval import Passage
-
-if TYPE_CHECKING:
-    from antiphon.accel import PrefixCache
 
 
 class PassageCache:
@@ -40,8 +37,6 @@ class PassageCache:
 
     def prefix_of(self, passage: Passage) -> PrefixCache:
         """Return the prefix cache of a passage; beyond ``max_tokens``, evict the least recently used passages."""
-        from antiphon.accel import PrefixCache
-
         with self._lock:
             prefix = self._prefixes.setdefault(passage.id, PrefixCache())
             self._prefixes.move_to_end(passage.id)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from antiphon.accel import TextModel
 from antiphon.accel.text.messages import Message
 from antiphon.pipelines.markers import MARKER
 from antiphon.pipelines.quotes import headings_of, lines_of
 from antiphon.retrieval import Passage
-
-if TYPE_CHECKING:
-    from antiphon.accel import TextModel
 
 REFUSAL = "The passages do not say."
 """The answer of every model if no passage contains the answer."""

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from antiphon.accel import TextModel
+from antiphon.accel.text.messages import Message
 from antiphon.pipelines.question import Question, content_stems
-
-if TYPE_CHECKING:
-    from antiphon.accel import TextModel
-    from antiphon.accel.text.messages import Message
 
 REWRITE = (
     "You rewrite the last question of a conversation so that it can be understood without the conversation: put what "

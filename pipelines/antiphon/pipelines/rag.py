@@ -9,8 +9,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from antiphon.accel import PrefixCache, TextModel
 from antiphon.pipelines.answer import Answer, AnswerStream
 from antiphon.pipelines.extractive_model import ONLY_QUOTES, ExtractiveModel
 from antiphon.pipelines.language_models import text_model
@@ -23,9 +24,6 @@ from antiphon.pipelines.request_plan import NO_CONTEXT, RequestPlan, TurnContext
 from antiphon.pipelines.sessions import SessionStore
 from antiphon.pipelines.tracing import Span, start_generation
 from antiphon.retrieval import MetadataFilter, Passage
-
-if TYPE_CHECKING:
-    from antiphon.accel import PrefixCache, TextModel
 
 
 class Searcher(Protocol):

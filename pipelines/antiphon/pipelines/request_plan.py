@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from antiphon.accel import PrefixCache, TextModel
 from antiphon.accel.text.completion import TextStream
 from antiphon.accel.text.messages import CountedPrompt, Message, PromptInput, ReferenceInput, TokenizedPrompt
 from antiphon.accel.text.thinking_switch import asks_about_thinking
@@ -31,9 +32,6 @@ from antiphon.pipelines.question import Question
 from antiphon.pipelines.quotes import Quote
 from antiphon.pipelines.references import answer_references, passage_references
 from antiphon.retrieval import Passage
-
-if TYPE_CHECKING:
-    from antiphon.accel import PrefixCache, TextModel
 
 MAX_NEW_TOKENS = 1024
 """Default of ``max_new_tokens`` for answers from documents, if the model follows instructions."""
@@ -149,13 +147,13 @@ def plan_text(
         parameters: options of `LanguageModel.stream`.
     """
     options = dict(parameters)
-    stop = options.pop("stop", None) or ()
+    stop = tuple(_strings(options.pop("stop", None)))
     return RequestPlan(
         passages=tuple(references),
         prompt=Prompt(""),
         tokenized=language_model.tokenize(prompt),
         references=tuple(passage_references(references)),
-        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        stop=stop,
         parameters=options,
         model=language_model.name,
     )
@@ -222,11 +220,9 @@ def plan_request(
         writes = follows_instructions(language_model)
         best = partial(best_quote, question, citable, context.history) if writes else None
         starts_with_passage = form is chat_prompt and not builder.history
-    plan = replace(_plan(builder, fitted, options, citable, context), quote=best)
-    # A prompt that another process tokenizes has no KV cache here.
-    if prefix_of is None or not starts_with_passage or not isinstance(fitted.tokenized, TokenizedPrompt):
-        return plan
-    return replace(plan, prefix=prefix_of(citable[0]))
+    has_cache = isinstance(fitted.tokenized, TokenizedPrompt)  # no prompt that another process tokenizes has one here
+    prefix = prefix_of(citable[0]) if prefix_of and starts_with_passage and has_cache else None
+    return replace(_plan(builder, fitted, options, citable, context), quote=best, prefix=prefix)
 
 
 def default_max_new_tokens(language_model: TextModel) -> int:

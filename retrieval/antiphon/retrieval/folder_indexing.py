@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from antiphon.accel.progress import ignore_progress
 from antiphon.retrieval.collection import (
     keep_last_of_each_id,
     require_distinct,
@@ -33,7 +34,7 @@ from antiphon.retrieval.vector_index.build import (
     rebuild_index,
 )
 from antiphon.retrieval.vector_index.flat import Vectors, normalized
-from antiphon.retrieval.vector_index.settings import IndexSetting, choose_setting
+from antiphon.retrieval.vector_index.settings import choose_setting
 
 
 class FolderTarget:
@@ -107,7 +108,7 @@ def index_passages(
     """
     out = Path(out)
     with lock_for_writing(out):
-        return _write_index(passages, out, embedder, setting, _silent, _readable_index(out))
+        return _write_index(passages, out, embedder, setting, ignore_progress, _readable_index(out))
 
 
 def _write_index(
@@ -124,7 +125,8 @@ def _write_index(
     require_savable(passages)
     suited = check_setting(setting, len(passages), embedder.dim)
     texts = [passage.text_with_headings for passage in passages]
-    require_free_space(out, _least_bytes(texts, embedder.dim, suited))
+    vector_bytes = len(texts) * embedder.dim * (4 if suited.is_flat else 2)
+    require_free_space(out, vector_bytes + sum(map(len, texts)))  # the index will not be smaller
     known: dict[str, Vectors] = {}
     if old is not None and old.fingerprint == embedder.fingerprint:
         known = _known(old, set(texts))
@@ -178,7 +180,7 @@ def update_index(
     require_token_embedder(store, embedder)
     if vectors is None:
         texts = [passage.text_with_headings for passage in upsert]
-        vectors = embed_texts(texts, embedder, _known(store, set(texts)), _silent)
+        vectors = embed_texts(texts, embedder, _known(store, set(texts)), ignore_progress)
     else:
         vectors = normalized(vectors, dim=embedder.dim)
     upsert, vectors = keep_last_of_each_id(upsert, vectors)
@@ -200,15 +202,6 @@ def update_index(
             token_counts=counts,
             after=store,
         )
-
-
-def _silent(stage: str, done: int, total: int) -> None:
-    """Ignore progress."""
-
-
-def _least_bytes(texts: Sequence[str], dim: int, setting: IndexSetting) -> int:
-    """Return a lower bound of the index's size on disk in bytes: vectors and texts."""
-    return len(texts) * dim * (4 if setting.is_flat else 2) + sum(map(len, texts))
 
 
 def _readable_index(folder: Path, *, strict: bool = False) -> StoredIndex | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
+from antiphon.accel.progress import ignore_progress
 from antiphon.retrieval.chunk import MAX_TOKENS, chunk_document
 from antiphon.retrieval.document import Document
 from antiphon.retrieval.document_changes import (
@@ -117,15 +118,15 @@ def build_index(
     # Report a wrong path before loading the model, and a wrong model before reading files.
     found = require_files(paths, target.excluded, follow_links=follow_links)
     model = _model(embedder, device, target, ray, progress)
-    limit = _limit(max_tokens, model)
+    report = progress or ignore_progress
 
     def read(before: StoredDocuments) -> tuple[LoadedDocuments, DocumentChange]:
-        loaded = load_found(found, progress)
+        loaded = load_found(found, report)
         if not loaded.documents:
             raise ValueError(nothing_readable(paths, loaded.skipped))
         return loaded, plan_change(target.location, before, loaded.documents, paths, add=add, confirm=confirm)
 
-    return _index(target, model, limit, overlap, read, progress or _silent, start)
+    return _index(target, model, max_tokens, overlap, read, report, start)
 
 
 def refresh_index(
@@ -172,28 +173,29 @@ def refresh_index(
     gone = files.keys() - {str(each.real) for each in found.files}
     changed = [*gone, *(str(each.real) for each in new)]
     model = embedder or load_embedder(store.embedder, device)
-    limit = _limit(max_tokens, model)
+    report = progress or ignore_progress
 
     def read(before: StoredDocuments) -> tuple[LoadedDocuments, DocumentChange]:
-        loaded = load_found(replace(found, files=new), progress)
+        loaded = load_found(replace(found, files=new), report)
         return loaded, plan_change(target.location, before, loaded.documents, changed, add=True)
 
-    return _index(target, model, limit, overlap, read, progress or _silent, start)
+    return _index(target, model, max_tokens, overlap, read, report, start)
 
 
 def _index(
     target: FolderTarget | PostgresTarget,
     model: Embedder,
-    max_tokens: int,
+    max_tokens: int | None,
     overlap: int,
     read: Callable[[StoredDocuments], tuple[LoadedDocuments, DocumentChange]],
     report: Progress,
     start: float,
 ) -> IndexReport:
     """Read documents, and write them to an index unless the index would not change."""
+    limit = _limit(max_tokens, model)
     with target.opened(model) as before:
         loaded, change = read(before)
-        passages = _chunk(change.documents, model, max_tokens, overlap, report)
+        passages = _chunk(change.documents, model, limit, overlap, report)
         reused = 0
         if passages or change.kept != before.keys():
             reused = target.write(passages, change.kept, model, report)
@@ -242,10 +244,6 @@ def _model(
     if ray is not None:
         return RayEmbedder(chosen_embedder(embedder, device), ray)
     return load_embedder(embedder, device)
-
-
-def _silent(stage: str, done: int, total: int) -> None:
-    """Ignore progress."""
 
 
 def _limit(max_tokens: int | None, embedder: Embedder) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
+from antiphon.accel.progress import ignore_progress
 from antiphon.retrieval.document import LONE_SURROGATE, Document
 from antiphon.retrieval.file_discovery import FoundFiles, SkippedFile, find_files
 from antiphon.retrieval.formats import (
@@ -69,19 +70,18 @@ def load_documents(
         FileNotFoundError: A path does not exist.
     """
     found = require_files(paths, exclude, follow_links=follow_links)
-    loaded = load_found(found, progress)
+    loaded = load_found(found, progress or ignore_progress)
     if not loaded.documents:
         raise ValueError(nothing_readable(paths, loaded.skipped))
     return loaded
 
 
-def load_found(found: FoundFiles, progress: Progress | None = None) -> LoadedDocuments:
+def load_found(found: FoundFiles, progress: Progress) -> LoadedDocuments:
     """Read the files that `find_files` found; see `load_documents`."""
     documents: list[Document] = []
     skipped = list(found.skipped)
     for done, file in enumerate(found.files):
-        if progress:
-            progress("load", done, len(found.files))
+        progress("load", done, len(found.files))
         try:
             read = _FileReader(any_suffix=file.is_named)
             before = file.path.stat()
@@ -94,8 +94,7 @@ def load_found(found: FoundFiles, progress: Progress | None = None) -> LoadedDoc
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             skipped.append(SkippedFile(file.source, reason))
-    if progress:
-        progress("load", len(found.files), len(found.files))
+    progress("load", len(found.files), len(found.files))
     return LoadedDocuments(tuple(documents), tuple(skipped))
 
 

@@ -123,7 +123,7 @@ class Retriever:
             DatabaseUnavailable: The index is on a server that does not answer.
         """
         _check(question, k)
-        report = on_stage or _ignore
+        report = on_stage or (lambda _: None)
         count = max(k, self.reranker.depth) if self.reranker else k
         report("embed")
         vector = self.embedder.embed_queries([with_plain_letters(question)])[0]
@@ -199,10 +199,6 @@ class Retriever:
             known = [replace(each, similarity=cosines.get(each.id, each.similarity)) for each in ranked]
         scores = falling([min(max(each.similarity or 0.0, 0.0), 1.0) for each in known])
         return [replace(each, score=score) for each, score in zip(known[:k], scores, strict=False)]
-
-
-def _ignore(_: str) -> None:
-    """Ignore the stage."""
 
 
 def _check(question: str, k: int) -> None:

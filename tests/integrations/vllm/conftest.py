@@ -1,7 +1,5 @@
 """Fixtures: a supported version of vLLM, and sockets: the tests of clients connect to a fake server over real ones."""
 
-from __future__ import annotations
-
 import pytest
 
 from antiphon.integrations.vllm import patching

@@ -1,7 +1,5 @@
 """Engines that run a `Proposer` without vLLM, with what vLLM's Model Runner V1 offers to a drafter."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Validation and tokenization of references and predictions, and the body that a client sends."""
 
-from __future__ import annotations
-
 import copy
 import random
 from typing import Any

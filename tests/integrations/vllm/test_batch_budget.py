@@ -1,7 +1,5 @@
 """The number of draft tokens of each request, chosen for the whole batch."""
 
-from __future__ import annotations
-
 import pytest
 
 from antiphon.accel.drafting.draft import chain

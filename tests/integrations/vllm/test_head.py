@@ -1,7 +1,5 @@
 """References together with the model's own head: which of the two drafts, and what the connection refuses. No vLLM."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Callable

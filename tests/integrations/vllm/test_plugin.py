@@ -1,7 +1,5 @@
 """The replacements of vLLM's functions, without vLLM."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The LangChain and LlamaIndex classes with a remote model: calls, streams, references and tools."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The drafts of one request: which references are indexed, and how much of its chains is accepted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

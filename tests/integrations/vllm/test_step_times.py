@@ -1,7 +1,5 @@
 """The model of step time: pauses, noise, and a machine that becomes slower."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

@@ -1,7 +1,5 @@
 """Fixtures of the MCP tests: a service that quotes three passages, and clients of it in the same process."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -21,6 +19,7 @@ from antiphon.pipelines.extractive_model import EXTRACTIVE, ExtractiveModel
 from antiphon.pipelines.mcp.http import add_mcp
 from antiphon.pipelines.mcp.server import make_mcp_server
 from antiphon.pipelines.server.app import create_app
+from antiphon.pipelines.server.collections import Collection
 from antiphon.pipelines.server.service import Service, make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
@@ -38,7 +37,8 @@ def quoting(passages: list[Passage], tmp_path_factory: pytest.TempPathFactory) -
         for number, each in enumerate(passages, start=1)
     ]
     index_passages(dated, folder, HashEmbedder())
-    service = make_service(ExtractiveModel(), ServerSettings(), name=EXTRACTIVE, rag=Rag(Retriever.open(folder), k=3))
+    docs = [Collection("docs", Rag(Retriever.open(folder), k=3))]
+    service = make_service(ExtractiveModel(), ServerSettings(), name=EXTRACTIVE, collections=docs)
     yield service
     service.queue.close()
 

@@ -1,7 +1,5 @@
 """MCP over streamable HTTP: keys, hosts, sessions, progress and cancellation, with a server on a real socket."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator

@@ -1,7 +1,5 @@
 """Forty API keys, each of which may read one collection: over MCP none receives anything of another."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator

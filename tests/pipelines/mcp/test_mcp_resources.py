@@ -1,7 +1,5 @@
 """Documents as resources of the MCP server."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -10,6 +8,7 @@ from mcp import Client, MCPError
 from antiphon.pipelines import Rag
 from antiphon.pipelines.extractive_model import EXTRACTIVE, ExtractiveModel
 from antiphon.pipelines.mcp.documents import MAX_TEXT_LENGTH, PAGE_SIZE
+from antiphon.pipelines.server.collections import Collection
 from antiphon.pipelines.server.service import Service, make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
@@ -19,7 +18,7 @@ from tests.pipelines.mcp.conftest import Connect, index_of_documents
 
 def quoting_service(folder: Path) -> Service:
     rag = Rag(Retriever.open(folder), k=3)
-    return make_service(ExtractiveModel(), ServerSettings(), name=EXTRACTIVE, rag=rag)
+    return make_service(ExtractiveModel(), ServerSettings(), name=EXTRACTIVE, collections=[Collection("docs", rag)])
 
 
 async def read(client: Client, uri: str) -> str:

@@ -1,7 +1,5 @@
 """The tools of the MCP server: in the same process, as a command, while it loads, and with progress."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -1,7 +1,5 @@
 """Fixtures of the server's tests: a service of a tiny model with an index, and a client in the same process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +12,7 @@ from antiphon.accel import LanguageModel
 from antiphon.pipelines.rag import Rag
 from antiphon.pipelines.server import streaming
 from antiphon.pipelines.server.app import create_app
+from antiphon.pipelines.server.collections import Collection
 from antiphon.pipelines.server.service import Service, make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
@@ -28,15 +27,14 @@ Serve = Callable[..., Any]
 def tiny_service(language_model: LanguageModel, folder: Path, *, k: int = 2, **settings: Any) -> Service:
     """Return a service of the tiny model."""
     limits = ServerSettings(**{"max_running": 4, "max_waiting": 4, "max_output_tokens": 64, **settings})
-    retriever = Retriever.open(folder)
+    retriever, uploads = Retriever.open(folder), None if limits.read_only else folder.with_name("uploads")
     return make_service(
         language_model,
         limits,
         name="tiny",
-        rag=Rag(retriever, language_model, k=k),
         embedder=retriever.embedder,
         reranker=retriever.reranker,
-        uploads=folder.with_name("uploads"),
+        collections=[Collection("docs", Rag(retriever, language_model, k=k), uploads)],
     )
 
 

@@ -1,7 +1,5 @@
 """A server on a real socket, in a thread of the test process."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Fixtures of the tests of the page: a browser, and a server with two collections whose model writes known answers."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Real questions about the documents of the demo: answered with quotes, and in the
 needs chromium on the path.
 """
 
-from __future__ import annotations
-
 import io
 import shutil
 import sys
@@ -20,13 +18,14 @@ from playwright.sync_api import sync_playwright
 
 from antiphon.accel import LanguageModel
 from antiphon.pipelines.cli.console import quiet_libraries
-from antiphon.pipelines.data.demo import demo_index
 from antiphon.pipelines.extractive_model import EXTRACTIVE, ExtractiveModel
 from antiphon.pipelines.rag import Rag
 from antiphon.pipelines.server.app import create_app
+from antiphon.pipelines.server.collections import Collection
 from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import Retriever
+from benchmarks.demo_data import demo_index
 from tests.pipelines.server.live_server import live_server
 from tests.pipelines.server.page_fixtures import ask, open_quote
 from tests.retrieval.pdf_files import Text, lines, pages_of, shown
@@ -71,9 +70,8 @@ def served(model: Any, name: str, work: Path) -> Iterator[str]:
     """Serve the documents of the demo with a model, and yield the address."""
     index = work / name / "index"
     shutil.copytree(demo_index(), index)
-    rag = Rag(Retriever.open(index), model)
-    uploads = index.with_name("uploads")
-    service = make_service(model, ServerSettings(), name=name, rag=rag, docs="python-docs", uploads=uploads)
+    docs = [Collection("python-docs", Rag(Retriever.open(index), model), index.with_name("uploads"))]
+    service = make_service(model, ServerSettings(), name=name, collections=docs)
     with live_server(create_app(service)) as address:
         yield address
 

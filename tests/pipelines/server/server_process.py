@@ -1,7 +1,5 @@
 """A server of a tiny model in a separate process."""
 
-from __future__ import annotations
-
 import socket
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The tables of parameters in the docs are those of the request schemas and of OpenAI's client."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The backup script of the documentation, while a server receives uploads and removals and the index grows."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Chat completions over HTTP: the same text as `LanguageModel`, with and without streaming, in OpenAI's format."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

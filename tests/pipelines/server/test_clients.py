@@ -1,7 +1,5 @@
 """Requests of Open WebUI, LibreChat and Continue, replayed: each client finds in the responses what it reads."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterator

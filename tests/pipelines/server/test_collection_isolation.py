@@ -1,7 +1,5 @@
 """Collections: keys with random rights at every endpoint receive nothing of collections without access."""
 
-from __future__ import annotations
-
 import json
 import logging
 import random

@@ -1,7 +1,5 @@
 """Collections of a server: how they are opened and chosen, upload quotas, and filters of their passages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

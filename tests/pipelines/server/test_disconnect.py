@@ -1,7 +1,5 @@
 """Clients that disconnect before their answer starts: nothing is decoded for them, and they leave the queue."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket
@@ -17,10 +15,11 @@ import pytest
 
 from antiphon.accel import LanguageModel
 from antiphon.pipelines.server.app import create_app
-from antiphon.pipelines.server.request_queue import GenerationJob, Started
+from antiphon.pipelines.server.request_queue import GenerationJob, RequestQueue, Started
 from antiphon.pipelines.server.service import Service
 from tests.pipelines.server.conftest import tiny_service
 from tests.pipelines.server.live_server import live_server
+from tests.pipelines.server.test_security import GatedStream, started
 
 REQUEST = {"model": "tiny", "messages": [{"role": "user", "content": "How do bees live?"}], "max_tokens": 64}
 
@@ -37,7 +36,7 @@ def occupied(service: Service, model: LanguageModel) -> Iterator[None]:
 
     def start() -> Started:
         release.wait(30)
-        return Started(model.stream("x", max_new_tokens=1))
+        return started(model.stream("x", max_new_tokens=1))
 
     loop = asyncio.new_event_loop()
     service.queue.submit([GenerationJob(start, "someone", loop)])
@@ -84,9 +83,6 @@ def test_a_waiting_client_that_disconnects_leaves_the_queue(
 
 
 def test_nothing_is_decoded_for_a_client_that_disconnected_before_the_start(typist: LanguageModel) -> None:
-    from antiphon.pipelines.server.request_queue import RequestQueue
-    from tests.pipelines.server.test_security import GatedStream
-
     gates: list[GatedStream] = []
     is_starting, is_cancelled = threading.Event(), threading.Event()
 
@@ -95,7 +91,7 @@ def test_nothing_is_decoded_for_a_client_that_disconnected_before_the_start(typi
         is_cancelled.wait(10)
         gates.append(GatedStream(typist))
         gates[-1].steps_allowed.release()
-        return Started(gates[-1])  # type: ignore[arg-type]
+        return started(gates[-1])
 
     queue = RequestQueue(max_running=1, max_waiting=1)
     loop = asyncio.new_event_loop()

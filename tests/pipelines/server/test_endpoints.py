@@ -1,7 +1,5 @@
 """The other endpoints: completions, responses, models, embeddings, reranking, passages, documents, metrics."""
 
-from __future__ import annotations
-
 import base64
 import io
 import zipfile

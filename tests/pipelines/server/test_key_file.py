@@ -1,7 +1,5 @@
 """The file of collections and keys: rights, revocation while the server runs, limits, and `antiphon keys`."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

@@ -7,8 +7,6 @@ Tests of images, audio and PDFs are skipped because this server supports text on
 is no recording of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The web page in a browser: answers, sources, the speed view; hostile documents stay text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Accessibility of the page, checked with axe in every state: light on a wide screen, dark on a small one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Answers on the page: Markdown, also while it grows; sources named by markers; the quote before the answer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The conversation on the page: stop, copy, edit, ask again, and the history in the browser."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Documents on the page: files and folders are added with reasons, and a source opens the passage in its document."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

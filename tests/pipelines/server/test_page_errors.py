@@ -1,7 +1,5 @@
 """The web page when the connection breaks, the browser has no storage, or the user stops an answer."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where a passage is: its neighbours, and its page in a PDF file, for clients that may read the collection."""
 
-from __future__ import annotations
-
 import io
 import threading
 from collections.abc import Iterator

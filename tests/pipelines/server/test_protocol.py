@@ -1,7 +1,5 @@
 """OpenAI's protocol as clients interpret it: context length, limits, seeds, end tokens, echo, bytes and offsets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Answers of the extractive model over HTTP: quoted lines are streamed first and are not counted as generated."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Readiness: load balancers and systemd learn at once that a server starts or shuts down, before it stops listening."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

@@ -1,7 +1,5 @@
 """Limits of request bodies and heads: clients receive an error, and slow ones are disconnected."""
 
-from __future__ import annotations
-
 import json
 import socket
 import time

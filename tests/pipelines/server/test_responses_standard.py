@@ -4,8 +4,6 @@ The cases are those of openresponses.org's test suite. Its image case is refused
 only. The model behind the server is scripted: it calls tools by rule and answers everything else with the same text.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from enum import StrEnum

@@ -13,11 +13,15 @@ import pytest
 from fastapi.testclient import TestClient
 
 from antiphon.accel import LanguageModel
+from antiphon.accel.text.messages import CountedPrompt
+from antiphon.pipelines.prompt import Prompt
+from antiphon.pipelines.request_plan import RequestPlan
 from antiphon.pipelines.server.access_control import check_listen_address
 from antiphon.pipelines.server.access_keys import AccessKeys
 from antiphon.pipelines.server.errors import NO_DATABASE, to_api_error
 from antiphon.pipelines.server.request_queue import Delta, Finished, GenerationJob, RequestQueue, Started
 from antiphon.pipelines.server.settings import ServerSettings
+from antiphon.pipelines.tracing import Span
 from antiphon.retrieval.errors import DatabaseUnavailable
 from tests.pipelines.server.conftest import Serve
 from tests.pipelines.server.test_chat_completions import MESSAGES
@@ -197,6 +201,12 @@ class GatedStream:
         return getattr(self.stream, name)
 
 
+def started(stream: Any) -> Started:
+    """Return the first event of a generation that cites no passages."""
+    plan = RequestPlan(passages=(), prompt=Prompt(""), tokenized=CountedPrompt("", 0), references=())
+    return Started(stream, plan, on_end=lambda: None, span=Span("chat"))
+
+
 async def read_events(events: AsyncIterator[Any]) -> list[Any]:
     return [event async for event in events]
 
@@ -204,7 +214,7 @@ async def read_events(events: AsyncIterator[Any]) -> list[Any]:
 async def test_a_disconnecting_client_frees_the_model_within_one_step(typist: LanguageModel) -> None:
     gate = GatedStream(typist)
     queue = RequestQueue(max_running=1, max_waiting=2)
-    job = GenerationJob(lambda: Started(gate), "someone")  # type: ignore[arg-type]
+    job = GenerationJob(lambda: started(gate), "someone")
     queue.submit([job])
     gate.steps_allowed.release()
     events = job.events()
@@ -230,7 +240,7 @@ async def test_tenants_take_turns_and_a_full_queue_says_when_to_retry(typist: La
     def start(name: str) -> Started:
         hold.wait(10)
         order.append(name)
-        return Started(typist.stream(MESSAGES, max_new_tokens=1))
+        return started(typist.stream(MESSAGES, max_new_tokens=1))
 
     queue = RequestQueue(max_running=1, max_waiting=4)
     jobs = [GenerationJob(partial(start, tenant), tenant) for tenant in ("a", "a", "a", "a", "b")]

@@ -1,7 +1,5 @@
 """Shutdown of a server: requests that finish in time are answered, all others receive an error."""
 
-from __future__ import annotations
-
 import json
 import signal
 import threading

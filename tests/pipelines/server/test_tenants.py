@@ -1,7 +1,5 @@
 """Isolation of tenants: forty clients at every endpoint, each with a key and a secret that no other may receive."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Sequence

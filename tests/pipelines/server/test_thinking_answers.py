@@ -1,7 +1,5 @@
 """Thinking over HTTP: apart from the content, in both protocols, whole and streamed; switched by known fields."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

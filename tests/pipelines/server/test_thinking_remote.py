@@ -1,7 +1,5 @@
 """Thinking of a model on a server: separated, switched and limited as that of a local one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,4 +63,4 @@ def test_each_kind_of_server_gets_the_variables_that_it_knows() -> None:
     assert (off["reasoning_effort"], off["think"], "chat_template_kwargs" in off) == ("none", False, False)
     assert not {"think", "reasoning_effort"} & body("ollama").keys()
     with pytest.raises(ValueError, match="max_thinking_tokens is 5, which only local models"):
-        build_body(QUESTION, Settings(max_thinking_tokens=5), ServedModel("m", "vllm", None, ""))
+        build_body(Conversation(QUESTION), Settings(max_thinking_tokens=5), ServedModel("m", "vllm", None, ""))

@@ -1,7 +1,5 @@
 """Traces of HTTP requests: parents, stages, durations that add up, cancelled and refused requests, and log lines."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterator
@@ -17,6 +15,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from antiphon.accel import LanguageModel
 from antiphon.pipelines import Rag
 from antiphon.pipelines.server.app import create_app
+from antiphon.pipelines.server.collections import Collection
 from antiphon.pipelines.server.http_server import JsonLogFormatter
 from antiphon.pipelines.server.service import Service, make_service
 from antiphon.pipelines.server.settings import ServerSettings
@@ -35,7 +34,7 @@ HEADERS = {"Authorization": f"Bearer {KEY}"}
 
 def service_with(model: LanguageModel, rag: Rag, **settings: Any) -> Service:
     limits = ServerSettings(**{"max_running": 2, "max_waiting": 2, "max_output_tokens": 64, **settings})
-    return make_service(model, limits, name="tiny", rag=rag, docs=COLLECTION)
+    return make_service(model, limits, name="tiny", collections=[Collection(COLLECTION, rag)])
 
 
 @pytest.fixture(scope="module")

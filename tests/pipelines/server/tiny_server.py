@@ -1,7 +1,5 @@
 """A server of a tiny model with three passages: `python -m tests.pipelines.server.tiny_server [KEY=VALUE ...] PORT`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

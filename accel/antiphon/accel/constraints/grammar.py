@@ -83,16 +83,13 @@ class JsonGrammar:
 
     def _vocabulary(self, end: int) -> Any:
         """Return the vocabulary in llguidance's form, with one end token."""
-        if end not in self._vocabularies:
-            self._vocabularies[end] = self._read_tokens(end)
-        return self._vocabularies[end]
-
-    def _read_tokens(self, end: int) -> Any:
         from llguidance.hf import from_tokenizer
 
-        size = max(self._vocab_size, len(self._tokenizer))
-        own: Any = getattr(self._tokenizer, "loaded", self._tokenizer)  # llguidance needs transformers' tokenizer
-        return from_tokenizer(own, n_vocab=size, eos_token=end)
+        if end not in self._vocabularies:
+            size = max(self._vocab_size, len(self._tokenizer))
+            own: Any = getattr(self._tokenizer, "loaded", self._tokenizer)  # llguidance needs transformers' tokenizer
+            self._vocabularies[end] = from_tokenizer(own, n_vocab=size, eos_token=end)
+        return self._vocabularies[end]
 
 
 class _SchemaProcessor(LogitsProcessor):

@@ -128,12 +128,11 @@ def _choose(engine: ModelEngine, options: DecodingOptions) -> DrafterChoice:
         f"lookahead's window, {rows} rows for some {_WINDOW_GAIN} tokens, would cost "
         f"{cost.ratio(1 + rows, _CONTEXT) - 1:.2f} plain steps"
     )
-    if weights is None:
-        return DrafterChoice(Blend, "blend", f"{reason}; {window}")
-    pays, reason = _masks_pay(weights, cost)
-    if pays:
-        return DrafterChoice(partial(Blend, weights), "blend with bita", f"{reason}; {window}")
-    return DrafterChoice(Blend, "blend", f"{reason}; {window}")
+    pays = False
+    if weights is not None:
+        pays, reason = _masks_pay(weights, cost)
+    drafter, name = (partial(Blend, weights), "blend with bita") if pays else (Blend, "blend")
+    return DrafterChoice(drafter, name, f"{reason}; {window}")
 
 
 def _masks_pay(weights: MaskWeights, cost: StepCost) -> tuple[bool, str]:

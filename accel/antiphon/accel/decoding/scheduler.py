@@ -74,11 +74,6 @@ class Scheduler:
             raise ReferenceError("The engine of this scheduler was freed with its model; keep the model.")
         return engine
 
-    @property
-    def running(self) -> Sequence[Request]:
-        """The requests that have started and have neither finished nor been dropped."""
-        return tuple(self._running)
-
     def steps(self, request: Request) -> Iterator[Step]:
         """Yield one Step per forward pass until the request finishes; closing the iterator drops the request.
 
@@ -357,11 +352,6 @@ class Batch:
         self._active: list[Request] = []
         self._steps: dict[Request, deque[Step | BaseException]] = {}
         self._on_end: dict[Request, Callable[[], object]] = {}
-
-    @property
-    def active(self) -> Sequence[Request]:
-        """The requests that are being decoded now."""
-        return tuple(self._active)
 
     def add(self, request: Request, on_end: Callable[[], object] | None = None) -> Iterator[Step]:
         """Add a request and return its steps.

@@ -34,12 +34,17 @@ class Calibration:
     All requests share one calibration. A row is right if the later text has the row's token at the
     row's position. This is known even for rows that were not verified, so all rows are counted.
 
+    Args:
+        memory: Number of trials of a bin that are remembered; older ones decay.
+        prior_trials: Number of trials of its bin as which the given probability of a row counts.
+
     Attributes:
         trials: Decayed number of rows per bin, length ``NUM_BINS``.
         hits: Decayed number of right rows per bin.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, memory: float = MEMORY, prior_trials: float = PRIOR_TRIALS) -> None:
+        self._decay, self._prior_trials = 1 - 1 / memory, prior_trials
         self.trials = [0.0] * NUM_BINS
         self.hits = [0.0] * NUM_BINS
 
@@ -50,7 +55,7 @@ class Calibration:
             index: Bin of the row.
             given: Probability that the drafter gave the row.
         """
-        return (self.hits[index] + PRIOR_TRIALS * given) / (self.trials[index] + PRIOR_TRIALS)
+        return (self.hits[index] + self._prior_trials * given) / (self.trials[index] + self._prior_trials)
 
     def record(self, index: int, is_hit: bool) -> None:
         """Count one row.
@@ -58,7 +63,8 @@ class Calibration:
         Args:
             index: Bin of the row.
         """
-        _count(self.trials, self.hits, index, is_hit, MEMORY)
+        self.trials[index] = self.trials[index] * self._decay + 1
+        self.hits[index] = self.hits[index] * self._decay + is_hit
 
 
 @dataclass(slots=True)
@@ -79,9 +85,7 @@ class RequestCalibration:
     """
 
     def __init__(self, prior: Calibration) -> None:
-        self.prior = prior
-        self.trials = [0.0] * NUM_BINS
-        self.hits = [0.0] * NUM_BINS
+        self.prior, self.own = prior, Calibration(REQUEST_MEMORY, REQUEST_PRIOR_TRIALS)
         self._pending: deque[_PendingDraft] = deque(maxlen=MAX_PENDING)
 
     def chance(self, is_first: bool, given: float) -> tuple[int, float]:
@@ -92,8 +96,7 @@ class RequestCalibration:
             given: Probability that the drafter gave the row.
         """
         index = 2 * bisect(BIN_EDGES, given) + (not is_first)
-        prior = self.prior.chance(index, given)
-        return index, (self.hits[index] + REQUEST_PRIOR_TRIALS * prior) / (self.trials[index] + REQUEST_PRIOR_TRIALS)
+        return index, self.own.chance(index, self.prior.chance(index, given))
 
     def calibrate(self, draft: Draft) -> list[float]:
         """Return, for each candidate, the calibrated probability that the path to it is accepted.
@@ -126,15 +129,9 @@ class RequestCalibration:
             candidates = each.children.get(each.row, {})
             for row in candidates.values():
                 is_hit = each.draft.tokens[row] == token
-                self.prior.record(each.bins[row], is_hit)
-                _count(self.trials, self.hits, each.bins[row], is_hit, REQUEST_MEMORY)
+                for counts in (self.prior, self.own):
+                    counts.record(each.bins[row], is_hit)
             if token not in candidates:
                 return False
             each.row = candidates[token]
         return each.row in each.children
-
-
-def _count(trials: list[float], hits: list[float], index: int, is_hit: bool, memory: float) -> None:
-    decay = 1 - 1 / memory
-    trials[index] = trials[index] * decay + 1
-    hits[index] = hits[index] * decay + is_hit

@@ -211,13 +211,8 @@ class CostModel:
         if self._cached is None or self._cached[0] != place or len(self._cached[1]) < rows:
             size = max(rows, CONTEXT_STEP)
             ranges = np.array([_row_range(count) for count in range(1, size + 1)])
-            self._cached = (place, self.cost.curve(_round_context(context_length), size), ranges)
+            self._cached = (place, self.cost.curve(place * CONTEXT_STEP + CONTEXT_STEP // 2, size), ranges)
         return self._cached[1:]
-
-
-def _round_context(context_length: int) -> int:
-    """Return the context length at which the curve is evaluated: the middle of an interval of `CONTEXT_STEP` tokens."""
-    return context_length // CONTEXT_STEP * CONTEXT_STEP + CONTEXT_STEP // 2
 
 
 def _row_range(rows: int) -> int:

@@ -24,11 +24,6 @@ class FairLock:
         self._lock = RLock()
         self._holder = 0
 
-    @property
-    def is_held(self) -> bool:
-        """Whether the calling thread holds the lock."""
-        return self._holder == get_ident()
-
     def run(self, function: Callable[[], Result]) -> Result:
         """Call a function while holding the lock, and return its result."""
         thread = get_ident()

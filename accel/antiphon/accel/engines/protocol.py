@@ -35,14 +35,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
-from antiphon.accel.drafting.draft import EMPTY, Draft, Logits, Tokens
+from antiphon.accel.drafting.draft import EMPTY, Draft, Drafter, Logits, Tokens
 
 if TYPE_CHECKING:
     from transformers import Cache
 
     from antiphon.accel.drafting.budget import Budget
     from antiphon.accel.drafting.cost_model import CostModel, StepCost
-    from antiphon.accel.drafting.draft import Drafter
     from antiphon.accel.drafting.drafters.bita import MaskWeights
     from antiphon.accel.drafting.drafters.head import DraftHead
     from antiphon.accel.drafting.drafters.recycling_table import Bigrams

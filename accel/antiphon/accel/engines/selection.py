@@ -10,11 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard, cast, get_args
 
+from antiphon.accel.engines.torch.checkpoint import WeightsVersion, weights_version
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from antiphon.accel.engines.openvino.loader import ProgressCallback
     from antiphon.accel.engines.protocol import ModelEngine
+    from antiphon.accel.progress import Progress
 
 EngineName: TypeAlias = Literal["auto", "torch", "openvino"]
 """Engines by name. "auto" is OpenVINO if it can run the model, agrees with torch and is faster; otherwise torch."""
@@ -27,9 +29,6 @@ EngineChoice: TypeAlias = Literal[EngineName, "openvino-int8", "openvino-int4"]
 
 MIN_PARAMETERS = 10_000_000
 """Models with fewer parameters stay on torch under "auto": converting them takes longer than decoding."""
-
-WeightsVersion: TypeAlias = tuple[tuple[int, int], ...]
-"""Address and version counter of each parameter: they show if weights are moved or overwritten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ def select_engine(
     choice: EngineChoice = "auto",
     *,
     memory: int | None = None,
-    report: ProgressCallback | None = None,
+    report: Progress | None = None,
 ) -> SelectedEngine:
     """Return the engine that runs a model's requests. It is selected again if the weights change.
 
@@ -113,7 +112,7 @@ def select_engine(
     if choice == "torch":
         return SelectedEngine(engine_of(model), "It was requested.")
     cache: dict[str, Any] = engine_of(model).selected
-    weights = _weights_version(model)
+    weights = weights_version(model)
 
     def is_current(cached: _CachedSelection | None) -> TypeGuard[_CachedSelection]:
         return cached is not None and cached.weights == weights and memory in (None, cached.memory)
@@ -141,11 +140,11 @@ def adopt_engine(model: PreTrainedModel, choice: EngineChoice, found: SelectedEn
 
     own = engine_of(model)
     own.lock = found.engine.lock
-    own.selected[choice] = _CachedSelection(found.engine, found.reason, _weights_version(model), memory)
+    own.selected[choice] = _CachedSelection(found.engine, found.reason, weights_version(model), memory)
 
 
 def _select(
-    model: PreTrainedModel, choice: EngineChoice, memory: int | None, report: ProgressCallback | None
+    model: PreTrainedModel, choice: EngineChoice, memory: int | None, report: Progress | None
 ) -> tuple[ModelEngine | None, str]:
     """Return the selected engine (None stands for torch) and the reason for the selection."""
     from antiphon.accel.engines.openvino.loader import load_engine
@@ -154,12 +153,8 @@ def _select(
     size, is_auto = model.num_parameters(), choice == "auto"
     if is_auto and size < MIN_PARAMETERS:
         return None, f"Converting a model of {size:,} parameters takes longer than it saves."
-    loaded = load_engine(model, weights=weights, memory=memory, if_faster=is_auto, report=report)
-    if loaded.engine is None and not is_auto:
+    engine, reason = load_engine(model, weights=weights, memory=memory, if_faster=is_auto, report=report)
+    if engine is None and not is_auto:
         requested = f"weights is {weights!r}, but OpenVINO" if weights else "engine is 'openvino', but it"
-        raise ValueError(f"{requested} cannot run this {type(model).__name__}: {loaded.reason}")
-    return loaded.engine, loaded.reason
-
-
-def _weights_version(model: PreTrainedModel) -> WeightsVersion:
-    return tuple((each.data_ptr(), 0 if each.is_inference() else each._version) for each in model.parameters())
+        raise ValueError(f"{requested} cannot run this {type(model).__name__}: {reason}")
+    return engine, reason

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from antiphon.accel.hub_download import Report
+from antiphon.accel.progress import Progress
 from antiphon.accel.quiet_loading import quiet_loading
 from antiphon.accel.verified_folder import verified_folder
 
@@ -29,7 +29,7 @@ def is_adapter(folder: Path) -> bool:
     return (folder / CONFIG).is_file() and not (folder / "config.json").is_file()
 
 
-def merge_adapter(adapter: Path, base: Callable[[], Path], models: Path, report: Report = lambda *_: None) -> Path:
+def merge_adapter(adapter: Path, base: Callable[[], Path], models: Path, report: Progress) -> Path:
     """Merge an adapter into its base model, unless done before; return the folder of the merged model.
 
     Weights are merged in float32 and saved in bfloat16, as in the base model. The merged configuration has the prompt
@@ -80,7 +80,7 @@ def _fingerprint(adapter: Path) -> str:
 
 
 @quiet_loading()
-def _merge(adapter: Path, base: Callable[[], Path], folder: Path, report: Report) -> None:
+def _merge(adapter: Path, base: Callable[[], Path], folder: Path, report: Progress) -> None:
     place = base()
     report(_MERGING, 0, 2)
 

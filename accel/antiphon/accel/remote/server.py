@@ -26,6 +26,9 @@ PORTS: Mapping[ServerKind, int] = {"ollama": 11434, "lmstudio": 1234, "vllm": 80
 CONNECT_SECONDS = 0.9
 """Timeout for the first connection to a server, so that a wrong address is reported within a second."""
 
+PROBE_SECONDS = 0.3
+"""Seconds that `local_servers` waits for each server."""
+
 UNLOADED_WINDOW = 4096
 """Default context window of Ollama and LM Studio; they cut longer prompts."""
 
@@ -133,14 +136,8 @@ class ServerProbe:
                 return base_url, entries
         raise RemoteError(wrong_protocol(self.url))
 
-    def get(self, path: str) -> Any:
-        """Return the JSON at a path below the server's root; None if there is none."""
-        with suppress(RemoteError):
-            return self._get(self.url.removesuffix("/v1") + path)
-        return None
-
-    def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Post to a path below the server's root; return the JSON of the response, or None if there is none."""
+    def get(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Return the JSON at a path below the server's root, to which a body is posted; None if there is none."""
         with suppress(RemoteError):
             return self._get(self.url.removesuffix("/v1") + path, body)
         return None
@@ -205,20 +202,16 @@ def find_embedder(url: str, name: str | None, *, api_key: str | None = None) -> 
     return base_url, _choose(name, [known for known in names if known not in chat], names, base_url, "embed")
 
 
-def local_servers(seconds: float = 0.3) -> dict[ServerKind, list[str]]:
-    """Return the chat models of servers on this machine's usual ports, by the short name of the server.
-
-    Args:
-        seconds: Maximum time to wait for each server.
-    """
+def local_servers() -> dict[ServerKind, list[str]]:
+    """Return the chat models of servers on this machine's usual ports, by the short name of the server."""
     found: dict[ServerKind, list[str]] = {}
     for kind in PORTS:
         parts = urlsplit(split_address(kind)[0])
         with socket.socket() as probing:  # most ports are closed, and httpx takes time to import
-            probing.settimeout(seconds)
+            probing.settimeout(PROBE_SECONDS)
             if probing.connect_ex((parts.hostname or "127.0.0.1", parts.port or 80)):
                 continue
-        with suppress(RemoteError, ValueError), ServerProbe(split_address(kind)[0], timeout=seconds) as probe:
+        with suppress(RemoteError, ValueError), ServerProbe(split_address(kind)[0], timeout=PROBE_SECONDS) as probe:
             _, entries = probe.list_models()
             actual = _kind(probe, entries)
             if actual == kind and (names := chat_models(probe, actual, entries)):
@@ -289,7 +282,7 @@ def _facts(probe: ServerProbe, kind: ServerKind, name: str, entry: Mapping[str, 
 
 
 def _ollama_facts(probe: ServerProbe, name: str) -> tuple[int | None, bool | None]:
-    shown = probe.post("/api/show", {"model": name}) or {}
+    shown = probe.get("/api/show", {"model": name}) or {}
     capabilities = shown.get("capabilities")
     thinks = None if capabilities is None else "thinking" in capabilities
     running = (probe.get("/api/ps") or {}).get("models") or ()

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
-from antiphon.accel.decoding.stats import FinishReason, Summary, TokenLogprob
+from antiphon.accel.decoding.stats import FinishReason, Summary
 from antiphon.accel.remote.client import STREAM_ERRORS, translate_error
 from antiphon.accel.remote.errors import BrokenStreamError
 from antiphon.accel.remote.thinking_tags import TaggedContent
 from antiphon.accel.remote.unasked_thinking import UnaskedThinking
-from antiphon.accel.text.completion import Completion, Origin, Piece, TextStream, Usage
+from antiphon.accel.text.completion import Completion, Piece, TextStream, Usage
 
 FINISH_REASONS: Mapping[str, FinishReason] = {"length": "length", "abort": "cancelled"}
 """Finish reasons of servers. Any other reason, such as "tool_calls", becomes "stop"."""
@@ -130,14 +130,6 @@ class RemoteStream(TextStream):
     def tokens_from(self, first: int) -> list[int]:
         """Return the tokens from index ``first`` on, if the server reports them."""
         return self._tokens[first:]
-
-    def origins_from(self, first: int) -> list[Origin]:
-        """Return no origins, because servers do not report them."""
-        return []
-
-    def logprobs_from(self, first: int) -> Sequence[TokenLogprob]:
-        """Return no log-probabilities, which are only available for local models."""
-        return ()
 
     def _advance(self) -> str:
         """Return the text of the next chunk; at the end, the text of the tool calls."""

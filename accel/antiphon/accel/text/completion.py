@@ -120,6 +120,18 @@ class TextStream(Iterator[str]):
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def tokens_from(self, first: int) -> list[int]:
+        """Return the ids of the tokens so far, from index ``first`` on; none if they are unknown."""
+        return []
+
+    def origins_from(self, first: int) -> list[Origin]:
+        """Return the origins of the tokens so far, from index ``first`` on; none if they are unknown."""
+        return []
+
+    def logprobs_from(self, first: int) -> Sequence[TokenLogprob]:
+        """Return the log-probabilities of the tokens so far, from index ``first`` on; none if they are unknown."""
+        return ()
+
     @abstractmethod
     def close(self) -> None:
         """Stop generating and free the memory of generation."""

@@ -41,6 +41,11 @@ class Conversation:
     template_variables: Mapping[str, Any] = field(default_factory=dict)
 
 
+def as_conversation(prompt: Sequence[Message] | Conversation) -> Conversation:
+    """Return messages as a conversation."""
+    return prompt if isinstance(prompt, Conversation) else Conversation(prompt)
+
+
 class PromptSpan(NamedTuple):
     """A part of a prompt that the answer may repeat: the tokens from ``start`` up to, but not including, ``end``."""
 
@@ -123,7 +128,7 @@ def tokenize_prompt(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase) -> 
         prompt = prompt.content
     if isinstance(prompt, str):
         return _tokenize(prompt, tokenizer, add_special_tokens=True)
-    chat = prompt if isinstance(prompt, Conversation) else Conversation(prompt)
+    chat = as_conversation(prompt)
     variables = template_variables(tokenizer, chat.template_variables, chat.thinking)
     text = apply_chat_template(chat.messages, chat.tools, tokenizer, variables=variables)
     marks = thinking_format(tokenizer)
@@ -140,7 +145,7 @@ def with_template_variables(prompt: PromptInput, thinking: bool | None, variable
     """
     if isinstance(prompt, str | TokenizedPrompt | CountedPrompt) or (thinking is None and not variables):
         return prompt
-    return add_variables(prompt if isinstance(prompt, Conversation) else Conversation(prompt), thinking, variables)
+    return add_variables(as_conversation(prompt), thinking, variables)
 
 
 def add_variables(conversation: Conversation, thinking: bool | None, variables: Mapping[str, Any]) -> Conversation:

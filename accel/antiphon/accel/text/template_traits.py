@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -54,18 +54,12 @@ def render(tokenizer: PreTrainedTokenizerBase, messages: Messages, /, **variable
     return str(tokenizer.apply_chat_template([dict(message) for message in messages], **options))
 
 
+@dataclass(frozen=True, slots=True)
 class RenderedTemplate:
     """A template and a tokenizer that renders it. Objects with the same template text are equal."""
 
-    def __init__(self, text: str, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.text = text
-        self.tokenizer = tokenizer
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RenderedTemplate) and self.text == other.text
-
-    def __hash__(self) -> int:
-        return hash(self.text)
+    text: str
+    tokenizer: PreTrainedTokenizerBase = field(compare=False)
 
     def render(self, messages: Messages, tools: Any = None, **variables: Any) -> str:
         """Return the rendered text; empty if the template rejects the messages."""

@@ -101,7 +101,7 @@ def read_json(text: str, start: int) -> tuple[Any, int]:
     Raises:
         ValueError: There is no complete value.
     """
-    start += len(text[start:]) - len(text[start:].lstrip())
+    start = _after_space(text, start)
     try:
         return _DECODER.raw_decode(text, start)
     except json.JSONDecodeError:
@@ -113,12 +113,16 @@ def read_json(text: str, start: int) -> tuple[Any, int]:
     return value, end + 1
 
 
+def _after_space(text: str, start: int) -> int:
+    return start + len(text[start:]) - len(text[start:].lstrip())
+
+
 def _after_opening(text: str, start: int) -> int:
     """Return the position after the opening marks, before marks that are part of a call."""
     while (found := OPENING.match(text, start)) and not found[0].startswith("<function="):
         if found[0].endswith("to=functions."):
             return found.end() - len("to=functions.")
-        start = found.end() + len(text[found.end() :]) - len(text[found.end() :].lstrip())
+        start = _after_space(text, found.end())
     return start
 
 
@@ -139,7 +143,7 @@ def _read_another(text: str, place: int) -> tuple[list[RawCall], int] | None:
 
 def _read_some(text: str, start: int) -> tuple[list[RawCall], int]:
     """Read one call, or a list of calls, in any of the notations."""
-    start += len(text[start:]) - len(text[start:].lstrip())
+    start = _after_space(text, start)
     if fence := _FENCE.match(text, start):
         start = fence.end()
     for reader in _READERS:

@@ -9,7 +9,7 @@ from operator import mul
 from typing import Any
 
 from antiphon.accel.drafting.calibration import NUM_BINS, Calibration
-from antiphon.accel.drafting.draft import Draft, chain
+from antiphon.accel.drafting.draft import chain
 from antiphon.accel.drafting.row_selection import ScoredDraft
 from antiphon.integrations.vllm.batch import BatchRow
 from antiphon.integrations.vllm.proposer import Chain, Proposer, Runner, batch_rows
@@ -152,8 +152,5 @@ class HeadProposer(Proposer):
 def _head_chain(tokens: Sequence[int], head: HeadAcceptance) -> Chain:
     """Return the head's draft as a chain with the acceptance chances counted so far."""
     chances = head.chances(len(tokens))
-    return Chain(ScoredDraft(chain(tuple(tokens), tuple(chances)), chances), _first_tokens)
-
-
-def _first_tokens(draft: Draft, num_tokens: int) -> list[int]:
-    return list(draft.tokens[:num_tokens])
+    scored = ScoredDraft(chain(tuple(tokens), tuple(chances)), chances)
+    return Chain(scored, lambda draft, count: list(draft.tokens[:count]))

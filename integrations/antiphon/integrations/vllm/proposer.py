@@ -87,11 +87,6 @@ class Proposer:
         self._clock, self._ended = clock, 0.0
         patch(vllm_config)
 
-    @property
-    def num_requests(self) -> int:
-        """Number of running and waiting requests whose state is held."""
-        return len(self._requests) + len(self._failed)
-
     def load_model(self, *_: Any, **__: Any) -> None:
         """Do nothing; vLLM calls this to load a draft model."""
 
@@ -150,7 +145,9 @@ class Proposer:
         self, rows: Sequence[BatchRow], scheduled: Mapping[str, int], running: Container[str]
     ) -> dict[int, Chain]:
         """Give new tokens to each request's drafter; return the proposed chain of each row, by index."""
-        self._observe_step_time(scheduled, self._clock())
+        if self._proposed_rows and self._proposed_rows == dict(scheduled):  # a step without prefill
+            self.budget.observe(sum(self._proposed_rows.values()), self._clock() - self._ended)
+        self._proposed_rows = {}
         self._drop_ended(running)
         chains: dict[int, Chain] = {}
         for index, row in enumerate(rows):
@@ -178,12 +175,6 @@ class Proposer:
         """Return the maximum number of tokens of a request's next draft."""
         most = self.num_draft_tokens if row.max_draft_tokens is None else row.max_draft_tokens
         return min(most, self.num_draft_tokens)
-
-    def _observe_step_time(self, scheduled: Mapping[str, int], now: float) -> None:
-        """Record the duration of the last step if its rows were exactly the proposed ones: a step without prefill."""
-        if self._proposed_rows and self._proposed_rows == dict(scheduled):
-            self.budget.observe(sum(self._proposed_rows.values()), now - self._ended)
-        self._proposed_rows = {}
 
     def _updated(self, row: BatchRow) -> RequestDrafter:
         """Return the request's drafter, created if needed and updated with all tokens."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from antiphon.accel.text.messages import Message
+from antiphon.accel.text.messages import Message, encode_prompt
 from antiphon.pipelines.benchmark.run import Job
 
 if TYPE_CHECKING:
@@ -82,8 +82,6 @@ def _reference_passages(sample: RecordedSample) -> list[Passage]:
 
 
 def _job(language_model: LanguageModel, sample: RecordedSample, passages: int | None) -> Job:
-    from antiphon.accel.text.messages import encode_prompt
-
     case = sample_case(language_model, sample, passages)
     return Job(tuple(encode_prompt(case.prompt, language_model.tokenizer)), case.references)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
+from antiphon.accel.progress import Progress
 from antiphon.pipelines.benchmark.methods import GREEDY, PROMPT_LOOKUP
 from antiphon.pipelines.benchmark.run import Job, Method, MethodRun
-from antiphon.pipelines.progress import Progress
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel

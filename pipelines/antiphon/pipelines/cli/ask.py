@@ -130,7 +130,8 @@ def _show(stream: AnswerStream, stopwatch: Stopwatch, *, drafting: bool, as_json
     if as_json:
         typer.echo(sanitize_json(stream.to_end().answer.as_dict()))
         return
-    answer = console.show_stream(stream, stopwatch)
+    console.show_stream(stream, stopwatch)
+    answer = stream.answer
     console.show_citations(answer)
     console.show_cost(answer, stopwatch)
     if drafting and answer.steps.steps:

@@ -72,7 +72,7 @@ def _answer(chat: Chat, question: str, generation: dict[str, Any]) -> None:
             style="dim",
         )
     try:
-        console.show_pieces(stream, stopwatch)
+        console.show_stream(stream, stopwatch)
     except KeyboardInterrupt:
         console.out.print()
     answer = stream.answer

@@ -16,16 +16,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as ProgressBars
 from rich.text import Text
 
+from antiphon.accel.progress import Progress
 from antiphon.pipelines.cli.progress_lines import ProgressLines
 from antiphon.pipelines.cli.timing import Stopwatch
-from antiphon.pipelines.progress import Progress
 from antiphon.pipelines.rendering.plain_quotes import without_markup
 from antiphon.pipelines.rendering.sanitize import sanitize, sanitize_line
 from antiphon.pipelines.rendering.segments import citation_location, displayed_quote
 from antiphon.pipelines.rendering.terminal import citation_lines
 
 if TYPE_CHECKING:
-    from antiphon.accel import Stream, TextModel
+    from antiphon.accel import TextModel
     from antiphon.pipelines.answer import Answer, AnswerStream
 
 out = Console(highlight=False, soft_wrap=True)
@@ -102,16 +102,6 @@ def progress_bars(names: dict[str, str] | None = None, *, waiting: str = "", eve
             bars.remove_task(until_then.pop())
 
 
-def show_stream(stream: AnswerStream, stopwatch: Stopwatch | None = None) -> Answer:
-    """Print an answer while it streams; return the complete answer.
-
-    Args:
-        stopwatch: Records the time of the first output.
-    """
-    show_pieces(stream, stopwatch)
-    return stream.answer
-
-
 def show_suggestion() -> None:
     """Print one line on standard error with language models that could write the answer."""
     from antiphon.pipelines.models.suggestions import suggested_models
@@ -131,8 +121,8 @@ def show_choice(language_model: TextModel) -> None:
     err.print(f"drafter {choice}", style="dim", markup=False)
 
 
-def show_pieces(stream: AnswerStream | Stream, stopwatch: Stopwatch | None = None) -> None:
-    """Print a text while it streams. The model's thinking is shown as one dim line on standard error.
+def show_stream(stream: AnswerStream, stopwatch: Stopwatch) -> None:
+    """Print an answer while it streams. The model's thinking is shown as one dim line on standard error.
 
     Quotes at the start of the text are printed without markup. If the stream has a ``quote``, it is printed before
     the text.
@@ -140,9 +130,9 @@ def show_pieces(stream: AnswerStream | Stream, stopwatch: Stopwatch | None = Non
     Args:
         stopwatch: Records the time of the first output.
     """
-    quotes = getattr(getattr(stream, "plan", None), "response_prefix", "")
+    quotes = stream.plan.response_prefix
     reasoning, thinking, quote = "", err.status("Thinking"), _FirstQuote()
-    if getattr(getattr(stream, "plan", None), "quote", None) is not None:
+    if stream.plan.quote is not None:
         Thread(target=quote.show, args=(stream,), name="quote").start()
     try:
         with stream:
@@ -157,7 +147,7 @@ def show_pieces(stream: AnswerStream | Stream, stopwatch: Stopwatch | None = Non
                 text, quotes = (without_markup(piece.text) if quotes and piece.text == quotes else piece.text), ""
                 out.print(Text(sanitize(text)), end="")
                 out.file.flush()
-                if stopwatch is not None and text:
+                if text:
                     stopwatch.mark_first_output()
         thinking.stop()
         _show_thinking(reasoning)
@@ -205,7 +195,6 @@ def show_citations(answer: Answer, *, root: Path | None = None) -> None:
         out.print(line)
 
 
-def show_cost(answer: Answer, stopwatch: Stopwatch | None = None) -> None:
+def show_cost(answer: Answer, stopwatch: Stopwatch) -> None:
     """Print one line with the cost of the answer."""
-    times = "" if stopwatch is None else f"; {stopwatch.describe()}"
-    out.print(f"{answer.caption}{times}", style="dim")
+    out.print(f"{answer.caption}; {stopwatch.describe()}", style="dim")

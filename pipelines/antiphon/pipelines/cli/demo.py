@@ -12,12 +12,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from antiphon.accel.cache_folder import cache_folder
 from antiphon.accel.models.bundled import BUNDLED
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.index_report import index_documents, show_index
 from antiphon.pipelines.cli.options import MODEL_HELP, EngineOption
 from antiphon.pipelines.cli.preparation import load_language_model
-from antiphon.pipelines.data.demo import DOCUMENTS, DemoTask, demo_documents, demo_index_folder, demo_tasks
+from antiphon.pipelines.cli.timing import Stopwatch
+from antiphon.pipelines.data.demo import DOCUMENTS, DemoTask, demo_documents, demo_tasks
 from antiphon.pipelines.rendering.sanitize import sanitize
 from antiphon.pipelines.rendering.tables import result_table
 
@@ -59,7 +61,6 @@ def run_demo(
     *,
     paths: Sequence[Path] | None = None,
     folder: Path | None = None,
-    questions: Sequence[str] = QUESTIONS,
     engine: str = "auto",
 ) -> bool:
     """Index, answer, cite and compare the programs; return whether all programs generated the same tokens.
@@ -75,7 +76,7 @@ def run_demo(
     from antiphon.retrieval import Retriever
 
     load = psutil.getloadavg()[0] / (psutil.cpu_count() or 1)
-    folder = folder or demo_index_folder().with_name("demo-tutorial")
+    folder = folder or cache_folder() / "demo-tutorial"
     paths = paths or [path for path in demo_documents() if path.name.startswith("tutorial-")]
     show_index(index_documents(paths, folder, embedder="minilm"))
     retriever = Retriever.open(folder)
@@ -84,7 +85,7 @@ def run_demo(
     language_model = load_language_model(model, dtype=dtype, engine=engine)
     writes = model not in BUNDLED
     console.out.rule(f"1. {model if writes else 'Quotes'} answer from these documents")
-    for question in questions:
+    for question in QUESTIONS:
         _ask(Rag(retriever, language_model if writes else ExtractiveModel()), question)
     tasks = demo_tasks()
     console.out.print()
@@ -109,8 +110,9 @@ def run_demo(
 def _ask(rag: Rag, question: str) -> None:
     console.out.print()
     console.out.print(Text(sanitize(question), style="bold"))
-    answer = console.show_stream(rag.stream(question, max_new_tokens=MAX_NEW_TOKENS))
-    console.show_citations(answer, root=DOCUMENTS)
+    stream = rag.stream(question, max_new_tokens=MAX_NEW_TOKENS)
+    console.show_stream(stream, Stopwatch())
+    console.show_citations(stream.answer, root=DOCUMENTS)
 
 
 def _job(language_model: LanguageModel, task: DemoTask) -> Job:

@@ -13,6 +13,7 @@ from antiphon.pipelines.cli.index_location import DEFAULT_INDEX, find_index, nea
 from antiphon.pipelines.cli.index_report import index_documents, show_documents, show_index, update_documents
 from antiphon.pipelines.cli.options import Device
 from antiphon.pipelines.rendering.sanitize import sanitize_line
+from antiphon.pipelines.rendering.segments import counted
 from antiphon.retrieval.embedders.prompts import with_prompts
 from antiphon.retrieval.postgres.address import shown_location
 
@@ -124,7 +125,8 @@ def _remove(paths: Sequence[Path], location: str | Path, device: str | None) -> 
     from antiphon.retrieval import remove_documents
 
     removed = remove_documents(location, paths, device=device)
-    console.err.print(f"{len(removed)} documents removed: {sanitize_line(shown_location(location))}", markup=False)
+    documents = counted(len(removed), "document")
+    console.err.print(f"{documents} removed: {sanitize_line(shown_location(location))}", markup=False)
 
 
 def _watch(paths: Sequence[Path], out: str | Path, options: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ import typer
 
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.rendering.sanitize import sanitize_line
+from antiphon.pipelines.rendering.segments import counted
 
 if TYPE_CHECKING:
     from antiphon.retrieval import IndexReport, SkippedFile
@@ -42,9 +43,9 @@ def index_documents(paths: Sequence[Path], out: str | Path, *, yes: bool = False
 
     try:
         with console.progress_bars(STAGES) as report:
-            return build_index(paths, out, confirm=None if yes else _refuse, progress=report, **options)
+            return build_index(paths, out, confirm=None if yes else lambda dropped: False, progress=report, **options)
     except WouldDropDocuments as error:
-        if not _is_interactive():
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise
         question = str(error).partition(" To keep them")[0]
         if not typer.confirm(f"{sanitize_line(question)} Drop them?", err=True):
@@ -64,15 +65,15 @@ def update_documents(location: str | Path, *, device: str | None = None) -> Inde
 def show_index(report: IndexReport) -> None:
     """Print the numbers of files and passages, the embedder, and the skipped files with the reasons."""
     reused = f" ({report.reused} of them embedded before)" if report.reused else ""
-    kept = f", {report.kept} passages of other documents kept" if report.kept else ""
-    dropped = f", {len(report.dropped)} documents dropped" if report.dropped else ""
+    kept = f", {counted(report.kept, 'passage')} of other documents kept" if report.kept else ""
+    dropped = f", {counted(len(report.dropped), 'document')} dropped" if report.dropped else ""
     console.err.print(
-        f"{report.files} files, {report.passages} passages{reused}{kept}{dropped}, embedder {report.embedder}, "
-        f"{report.seconds:.1f} s: {sanitize_line(report.location)}",
+        f"{counted(report.files, 'file')}, {counted(report.passages, 'passage')}{reused}{kept}{dropped}, "
+        f"embedder {report.embedder}, {report.seconds:.1f} s: {sanitize_line(report.location)}",
         markup=False,
     )
     _show_files(f"{len(report.skipped)} skipped:", report.skipped)
-    _show_files(f"{len(report.warnings)} warnings:", report.warnings)
+    _show_files(f"{counted(len(report.warnings), 'warning')}:", report.warnings)
 
 
 def show_documents(location: str) -> None:
@@ -98,11 +99,3 @@ def _show_files(title: str, files: Sequence[SkippedFile]) -> None:
     if len(ranked) > _SHOWN_REASONS:
         rest = sum(len(paths) for _, paths in ranked[_SHOWN_REASONS:])
         console.err.print(f"  and {rest} more, for {len(ranked) - _SHOWN_REASONS} other reasons", style="yellow")
-
-
-def _refuse(dropped: Sequence[str]) -> bool:
-    return False
-
-
-def _is_interactive() -> bool:
-    return sys.stdin.isatty() and sys.stderr.isatty()

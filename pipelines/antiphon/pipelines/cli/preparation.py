@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from antiphon.accel.models.bundled import is_gguf
+from antiphon.accel.models.bundled import BUNDLED, check_name, is_gguf, resolve_model
 from antiphon.accel.remote.server import is_address
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import DEFAULT_MODEL, EXTRACTIVE
@@ -46,7 +46,6 @@ def load_language_model(
             f"{name} is the address of a server; this needs a model that runs here, by its folder or name."
         )
     from antiphon.accel import LanguageModel
-    from antiphon.accel.models.bundled import resolve_model
 
     with console.progress_bars() as report:
         resolve_model(name, progress=report)
@@ -108,7 +107,6 @@ def check_model(name: str, **options: Any) -> None:
         NotEnoughMemoryError: the model does not fit.
     """
     from antiphon.accel.memory_estimate import check_memory
-    from antiphon.accel.models.bundled import BUNDLED, check_name
 
     check_name(name)
     if name not in BUNDLED and not is_gguf(name):

@@ -51,7 +51,7 @@ def list_documents(
     documents = sorted(
         (name, shown(source), source, count)
         for name, collection in collections.items()
-        for source, count in (collection.index.sources() if collection.index else {}).items()
+        for source, count in collection.index.sources().items()
     )
     resources = [
         Resource(
@@ -80,11 +80,10 @@ def read_document(collection: Collection, document: str, first: str) -> str:
             ``first`` on.
     """
     start, index = _number(first, NO_DOCUMENT), collection.index
-    sources = index.sources() if index else {}
-    source = next((each for each in sources if document_id(each) == document), None)
-    found = map(index.passage, index.ids_of(source)) if index and source is not None else ()
+    source = next((each for each in index.sources() if document_id(each) == document), "")
+    found = map(index.passage, index.ids_of(source))
     passages = [passage for passage in found if passage and passage.end > start]
-    if source is None or not passages:
+    if not passages:
         raise ApiError(404, NO_DOCUMENT)
     text, end = "", start
     for passage in sorted(passages, key=lambda passage: passage.start):

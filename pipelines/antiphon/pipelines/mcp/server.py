@@ -166,11 +166,8 @@ async def search(
         chosen = call.collection(collection)
         asked = Question(query)
         check_filter(where)
-        if where is not None and chosen.retriever is None:
-            raise ApiError(400, f"where is not supported in the collection {chosen.name!r}.")
         await call.report("Searching")
-        filters = {} if where is None else {"where": where}
-        passages = await asyncio.to_thread(chosen.rag.retriever.search, asked.complete, k, **filters)
+        passages = await asyncio.to_thread(chosen.retriever.search, asked.complete, k, where=where)
         await call.report(f"{len(passages)} passages found")
         scores = [None if each.score is None else float(each.score) for each in passages]
         found = [
@@ -244,9 +241,6 @@ async def _answer(call: Call, collection: Collection, question: str) -> Answer:
                 reported_at = monotonic()
     finally:
         job.cancel()
-    assert text.started is not None
-    assert text.finished is not None
-    assert text.started.plan is not None
     completion, plan = text.finished.completion, text.started.plan
     citations = await asyncio.to_thread(plan.cite, completion.text)
     return Answer.from_completion(question, completion, plan.passages, citations, served.language_model.name)
@@ -260,7 +254,7 @@ async def read_passage(
     """Return the whole text of a passage by its id, with its place in its document."""
     async with open_call(ctx.request_context, of_tool=True) as call:
         chosen = call.collection(collection)
-        found = await asyncio.to_thread(chosen.index.passage, id) if chosen.index else None
+        found = await asyncio.to_thread(chosen.index.passage, id)
         if found is None:
             raise ApiError(404, f"The collection {chosen.name!r} has no passage with this id.")
         return PassageResult(

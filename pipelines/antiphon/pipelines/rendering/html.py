@@ -10,7 +10,6 @@ from antiphon.pipelines.rendering.sanitize import sanitize
 from antiphon.pipelines.rendering.segments import (
     CITED,
     NAMED,
-    NEAREST,
     NOT_CITED,
     PASSAGES,
     UNSUPPORTED,
@@ -21,7 +20,6 @@ from antiphon.pipelines.rendering.segments import (
     listed_citations,
     outdated_note,
     quoted_segments,
-    sentence_location,
     short_source,
 )
 
@@ -66,13 +64,10 @@ def answer_html(
     """
     content = _text(displayed_segments(text, citations))
     lists = (
-        f"<small>{heading}</small><ol>{''.join(map(_citation_item, found))}</ol>"
-        for heading, found in listed_citations(citations)
+        f"<small>{heading}</small><ol>{''.join(_list_item(*each) for each in found)}</ol>"
+        for heading, found in listed_citations(citations, nearest)
     )
     locations = "".join(lists) or f"<small>{NOT_CITED}</small>"
-    if nearest:
-        items = "".join(_list_item(each.passage, sentence_location(each), each.text) for each in nearest)
-        locations = f"<small>{NEAREST}</small><ol>{items}</ol>"
     if note := outdated_note([*citations, *nearest]):
         locations += f"<small>{_escaped(note)}</small><br>"
     quoted = "".join(_passages(passages, citations))
@@ -114,12 +109,8 @@ def _segment(text: str, citation: Citation | None) -> str:
     return f'<mark style="{_tint(number)}" title="{title}">{shown}</mark>'
 
 
-def _citation_item(citation: Citation) -> str:
-    note = f" <small>({UNSUPPORTED})</small>" if citation.unsupported else ""
-    return _list_item(citation.passage, citation_location(citation), citation.text, note)
-
-
-def _list_item(number: int, location: str, text: str, note: str = "") -> str:
+def _list_item(number: int, location: str, text: str, is_unsupported: bool) -> str:
+    note = f" <small>({UNSUPPORTED})</small>" if is_unsupported else ""
     quotation = _escaped(displayed_quote(text))
     mark = f'<mark style="{_tint(number)}">[{number}]</mark>'
     return f"<li>{mark} {_escaped(location)}: “{quotation}”{note}</li>"

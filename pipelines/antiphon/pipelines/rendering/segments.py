@@ -121,15 +121,25 @@ def file_name(source: str) -> str:
     return source.replace("\\", "/").rpartition("/")[2] or source
 
 
-def listed_citations(citations: Iterable[Citation]) -> Iterator[tuple[str, list[Citation]]]:
-    """Yield each kind of citation of an answer: its heading and its citations.
+def listed_citations(
+    citations: Sequence[Citation], nearest: Sequence[NearestSentence], root: Path | None = None
+) -> Iterator[tuple[str, list[tuple[int, str, str, bool]]]]:
+    """Yield the lists below an answer: the heading, and for each line passage, location, text and `unsupported`.
 
     Markers that cite the same line of a passage are listed once.
+
+    Args:
+        nearest: the closest sentences; if there are any, they are listed instead of citations.
+        root: folder that sources are shown relative to.
     """
-    for heading, kind in ((CITED, "verbatim"), (NAMED, "marker")):
-        if found := [each for each in citations if each.kind == kind]:
-            lines = {(each.passage, each.source_start, each.unsupported): each for each in found}
-            yield heading, found if kind == "verbatim" else [*lines.values()]
+    if nearest:
+        yield NEAREST, [(each.passage, sentence_location(each, root), each.text, False) for each in nearest]
+        return
+    quoted = [each for each in citations if each.kind == "verbatim"]
+    named = {(each.passage, each.source_start, each.unsupported): each for each in citations if each.kind == "marker"}
+    for heading, found in ((CITED, quoted), (NAMED, [*named.values()])):
+        if found:
+            yield heading, [(one.passage, citation_location(one, root), one.text, one.unsupported) for one in found]
 
 
 def outdated_note(cited: Iterable[Citation | NearestSentence], root: Path | None = None) -> str:
@@ -184,6 +194,11 @@ def cost_line(usage: Usage, steps: Summary, finish_reason: str) -> str:
     truncated = "; cut off by max_new_tokens" if finish_reason == "length" else ""
     weights = f"; generated with {steps.weights} weights, which change the output" if steps.weights else ""
     return f"{usage.completion_tokens} tokens{speed}{gain}{truncated}{weights}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number and a noun, in the plural unless the number is 1."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _split(text: str, spans: Iterable[tuple[int, int, Citation]]) -> Iterator[tuple[str, Citation | None]]:

@@ -11,16 +11,13 @@ from rich.text import Text
 
 from antiphon.pipelines.rendering.sanitize import sanitize
 from antiphon.pipelines.rendering.segments import (
-    NEAREST,
     NOT_CITED,
     UNSUPPORTED,
     DecodingStep,
-    citation_location,
     displayed_quote,
     displayed_segments,
     listed_citations,
     outdated_note,
-    sentence_location,
 )
 
 if TYPE_CHECKING:
@@ -57,19 +54,10 @@ def citation_lines(
     """
     note = outdated_note([*citations, *nearest], root)
     notes = [Text(sanitize(note), style="yellow")] if note else []
-    if nearest:
-        locations = ((each.passage, sentence_location(each, root), each.text) for each in nearest)
-        return [Text(NEAREST, style="dim"), *(_line(*each) for each in locations), *notes]
-    if not citations:
-        return [Text(NOT_CITED, style="dim")]
     lines = []
-    for heading, found in listed_citations(citations):
-        lines.append(Text(heading, style="dim"))
-        for each in found:
-            lines.append(_line(each.passage, citation_location(each, root), each.text))
-            if each.unsupported:
-                lines[-1].append(f" ({UNSUPPORTED})", style="dim")
-    return lines + notes
+    for heading, found in listed_citations(citations, nearest, root):
+        lines += [Text(heading, style="dim"), *(_line(*each) for each in found)]
+    return [*(lines or [Text(NOT_CITED, style="dim")]), *notes]
 
 
 def trace_text(steps: Iterable[DecodingStep], caption: str) -> RenderableType:
@@ -91,11 +79,12 @@ def _append(text: Text, step: DecodingStep) -> None:
     text.append(sanitize(step.own), style="bold underline")
 
 
-def _line(number: int, location: str, text: str) -> Text:
+def _line(number: int, location: str, text: str, is_unsupported: bool) -> Text:
     line = Text()
     line.append(f"  [{number}] ", style=f"bold {_color(number)}")
     line.append(sanitize(location), style=_color(number))
     line.append(f": “{sanitize(displayed_quote(text))}”")
+    line.append(f" ({UNSUPPORTED})" if is_unsupported else "", style="dim")
     return line
 
 

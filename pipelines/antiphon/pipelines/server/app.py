@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Request, Response
 from starlette.middleware.cors import CORSMiddleware
+from starlette.staticfiles import StaticFiles
 
 from antiphon.pipelines.extractive_model import ExtractiveModel
 from antiphon.pipelines.server import (
@@ -61,7 +62,7 @@ def create_app(service: Service) -> FastAPI:
     for module in (chat_completions, completions, responses, retrieval, passage_views, documents, readiness, page):
         app.include_router(module.router)
     _add_operations(app)
-    page.add_static_files(app)
+    app.mount("/static", StaticFiles(directory=page.FILES))
     return app
 
 

@@ -107,10 +107,17 @@ class ChatResponse:
             return text
         return visible_text(self.conversation.assistant_prefix + text, self.tools, len(sent))
 
-    def chunk(self, choices: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
-        """Return a chunk of the stream."""
-        named = {"id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": self.served.id}
+    def to_object(
+        self, choices: list[dict[str, Any]], *, kind: str = "chat.completion.chunk", **fields: Any
+    ) -> dict[str, Any]:
+        """Return a chunk of the stream, or another object with choices."""
+        named = {"id": self.id, "object": kind, "created": self.created, "model": self.served.id}
         return {**named, "choices": choices, **fields}
+
+    def totals(self, finished: Sequence[Finished]) -> dict[str, Any]:
+        """Return the fields with the cost of all choices."""
+        usage = usage_object(finished, is_predicted=self.body.prediction is not None)
+        return {"usage": usage, "metrics": metrics_object(finished)}
 
 
 def num_choices(service: Service, body: SamplingRequest) -> int:
@@ -161,16 +168,8 @@ def start_choice(service: Service, chat: ChatResponse, index: int) -> Callable[.
 
 def _chat_object(chat: ChatResponse, texts: Sequence[CollectedText]) -> dict[str, Any]:
     """Return the response of a request without ``stream``."""
-    finished = [text.finished for text in texts if text.finished is not None]
-    return {
-        "id": chat.id,
-        "object": "chat.completion",
-        "created": chat.created,
-        "model": chat.served.id,
-        "choices": [_choice_object(chat, index, text) for index, text in enumerate(texts)],
-        "usage": usage_object(finished, is_predicted=chat.body.prediction is not None),
-        "metrics": metrics_object(finished),
-    }
+    choices = [_choice_object(chat, index, text) for index, text in enumerate(texts)]
+    return chat.to_object(choices, kind="chat.completion", **chat.totals([text.finished for text in texts]))
 
 
 def _choice_object(chat: ChatResponse, index: int, text: CollectedText) -> dict[str, Any]:
@@ -183,7 +182,7 @@ def _choice_object(chat: ChatResponse, index: int, text: CollectedText) -> dict[
     }
     if output.calls:
         message["tool_calls"] = tool_call_objects(output)
-    if text.started is not None and text.started.passages:
+    if text.started.passages:
         message["annotations"] = annotation_objects(output.content, text.started)
     return {
         "index": index,
@@ -204,26 +203,24 @@ def _quote_field(started: Started) -> dict[str, Any]:
 
 
 def _logprobs(chat: ChatResponse, text: CollectedText) -> dict[str, Any] | None:
-    if not chat.body.logprobs or text.finished is None:
+    if not chat.body.logprobs:
         return None
     reader = LogprobReader(chat.served.language_model.tokenizer)
     return chat_logprobs(reader.read(text.finished.completion), reader.bytes_of)
 
 
-def notices(chat: ChatResponse, finished: Finished | None) -> dict[str, Any]:
+def notices(chat: ChatResponse, finished: Finished) -> dict[str, Any]:
     """Return the field that says why there is no answer: the thinking did not end, or the answer is a refusal."""
-    if finished is None:
-        return {}
     if finished.completion.ended_in_thinking:
         return {"ended_in_thinking": True}
     is_refused = chat.served.rag is not None and is_refusal(finished.completion.text)
     return {"refused": True} if is_refused else {}
 
 
-def _finish_reason(chat: ChatResponse, output: ParsedOutput, finished: Finished | None) -> str:
+def _finish_reason(chat: ChatResponse, output: ParsedOutput, finished: Finished) -> str:
     if output.calls:
         return "tool_calls"
-    return FINISH_REASONS[chat.finish_reason(output.content, finished.completion)] if finished else "stop"
+    return FINISH_REASONS[chat.finish_reason(output.content, finished.completion)]
 
 
 def tool_call_objects(output: ParsedOutput) -> list[dict[str, Any]]:
@@ -247,11 +244,9 @@ async def _stream_lines(chat: ChatResponse, events: AsyncIterator[tuple[int, Eve
         choice = choices.setdefault(index, _ChoiceStream(chat, index))
         for chunk in choice.push(event):
             yield sse_event(chunk)
-    finished = [choice.finished for choice in choices.values() if choice.finished is not None]
     options = chat.body.stream_options
     if options is not None and (options.include_usage or options.continuous_usage_stats):
-        usage = usage_object(finished, is_predicted=chat.body.prediction is not None)
-        yield sse_event(chat.chunk([], usage=usage, metrics=metrics_object(finished)))
+        yield sse_event(chat.to_object([], **chat.totals([choice.finished for choice in choices.values()])))
     yield DONE
 
 
@@ -265,10 +260,10 @@ class _ChoiceStream:
         self._sent = ""  # the content that has been sent so far
         self._prompt_tokens = 0
         self._num_tokens = self._num_reasoning = 0
-        self._started: Started | None = None
+        self._started: Started
         self._segments: SegmentTracker | None = None
         self._logprobs = LogprobReader(chat.served.language_model.tokenizer)
-        self.finished: Finished | None = None
+        self.finished: Finished
 
     def push(self, event: Event) -> list[dict[str, Any]]:
         """Return the chunks of an event."""
@@ -312,7 +307,7 @@ class _ChoiceStream:
             delta["content"] = rest
         if output.calls:
             delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(tool_call_objects(output))]
-        if self._started is not None and self._started.passages:
+        if self._started.passages:
             delta["annotations"] = annotation_objects(output.content, self._started)
         choice = notices(self._chat, event) | self._logprobs_field(self._logprobs.finish(event.completion))
         return self._chunk(delta, finish_reason=_finish_reason(self._chat, output, event), choice=choice)
@@ -334,4 +329,4 @@ class _ChoiceStream:
         if options is not None and options.continuous_usage_stats:
             fields["usage"] = usage_counts(self._prompt_tokens, self._num_tokens, self._num_reasoning)
         common = {"index": self._index, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
-        return self._chat.chunk([{**common, **(choice or {})}], **fields)
+        return self._chat.to_object([{**common, **(choice or {})}], **fields)

@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
+from typing import cast
 
 from antiphon.pipelines.rag import Rag
 from antiphon.retrieval import LocalIndex, PostgresIndex, Reranker, Retriever, read_stored
@@ -37,6 +38,7 @@ class Collection:
     """A named set of documents, with the pipeline that answers from them.
 
     Attributes:
+        rag: the pipeline; its `Retriever` searches a folder or a table of PostgreSQL.
         uploads: the folder of uploaded files; None: the documents are read-only.
         lock: held while the documents are changed.
     """
@@ -48,16 +50,14 @@ class Collection:
     lock: Lock = field(default_factory=Lock)
 
     @property
-    def retriever(self) -> Retriever | None:
-        """The retriever of the pipeline, if it is a `Retriever`."""
-        found = self.rag.retriever
-        return found if isinstance(found, Retriever) else None
+    def retriever(self) -> Retriever:
+        """The retriever of the pipeline."""
+        return cast(Retriever, self.rag.retriever)
 
     @property
-    def index(self) -> DocumentIndex | None:
-        """The index of the documents, if it is a folder or a table of PostgreSQL."""
-        index = None if self.retriever is None else self.retriever.index
-        return index if isinstance(index, DocumentIndex) else None
+    def index(self) -> DocumentIndex:
+        """The index of the documents."""
+        return cast(DocumentIndex, self.retriever.index)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -102,7 +102,7 @@ def _starts(service: Service, completion: CompletionResponse) -> list[Callable[.
 
 
 def _completion_object(completion: CompletionResponse, texts: Sequence[CollectedText]) -> dict[str, Any]:
-    finished = [text.finished for text in texts if text.finished is not None]
+    finished = [text.finished for text in texts]
     choices = [_choice_object(completion, index, text) for index, text in enumerate(texts)]
     return completion.to_object(choices, usage=_usage(completion, finished), metrics=metrics_object(finished))
 
@@ -116,15 +116,12 @@ def _usage(completion: CompletionResponse, finished: Sequence[Finished]) -> dict
 
 def _choice_object(completion: CompletionResponse, index: int, text: CollectedText) -> dict[str, Any]:
     body, finished = completion.body, text.finished
-    logprobs = None
-    if finished is not None:
-        reader = LogprobReader(completion.served.language_model.tokenizer)
-        logprobs = _logprobs(completion, reader, reader.read(finished.completion))
+    reader = LogprobReader(completion.served.language_model.tokenizer)
     return {
         "index": index,
         "text": completion.echoed(index) + text.text,
-        "finish_reason": FINISH_REASONS[finished.completion.finish_reason] if finished else None,
-        "logprobs": logprobs,
+        "finish_reason": FINISH_REASONS[finished.completion.finish_reason],
+        "logprobs": _logprobs(completion, reader, reader.read(finished.completion)),
         **({"token_ids": text.tokens} if body.return_token_ids else {}),
     }
 
@@ -145,7 +142,9 @@ async def _stream_lines(completion: CompletionResponse, events: AsyncIterator[tu
                 choice["text"] = completion.echoed(index)
             case Delta():
                 num_tokens[index] = event.num_tokens
-                choice |= _delta_fields(completion, event)
+                choice["text"] = event.text
+                if completion.body.return_token_ids:
+                    choice["token_ids"] = list(event.tokens)
                 choice["logprobs"] = _logprobs(completion, readers[index], readers[index].push(event))
             case Finished():
                 finished[index] = event
@@ -160,14 +159,6 @@ async def _stream_lines(completion: CompletionResponse, events: AsyncIterator[tu
         usage, metrics = _usage(completion, ordered), metrics_object(ordered)
         yield sse_event(completion.to_object([], usage=usage, metrics=metrics))
     yield DONE
-
-
-def _delta_fields(completion: CompletionResponse, event: Delta) -> dict[str, Any]:
-    body = completion.body
-    fields: dict[str, Any] = {"text": event.text}
-    if body.return_token_ids:
-        fields["token_ids"] = list(event.tokens)
-    return fields
 
 
 def _logprobs(

@@ -26,8 +26,8 @@ from antiphon.pipelines.rendering.segments import file_name
 from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.collections import Collection, DocumentIndex
 from antiphon.pipelines.server.errors import ERRORS, ApiError
-from antiphon.pipelines.server.service import NO_COLLECTIONS, access_of, service_of
-from antiphon.retrieval import Document, Embedder, Passage, Retriever, chunk_document, read_documents
+from antiphon.pipelines.server.service import access_of, service_of
+from antiphon.retrieval import Document, Embedder, Passage, chunk_document, read_documents
 from antiphon.retrieval.chunk import MAX_TOKENS
 from antiphon.retrieval.document_changes import UPLOADED
 from antiphon.retrieval.formats import SUFFIXES
@@ -54,7 +54,7 @@ def list_collections(request: Request, access: Annotated[Access, Depends(access_
         {
             "name": name,
             "documents": len(_counts(each)),
-            "may_write": each.uploads is not None and each.index is not None and access.may_write(name),
+            "may_write": each.uploads is not None and access.may_write(name),
         }
         for name, each in service_of(request).readable(access).items()
     ]
@@ -85,14 +85,14 @@ def list_documents(
         }
         for source, count in counts.items()
     ]
-    is_writable = chosen.index is not None and chosen.uploads is not None and access.may_write(chosen.name)
+    is_writable = chosen.uploads is not None and access.may_write(chosen.name)
     return {"object": "list", "data": data, "read_only": not is_writable, "suffixes": list(SUFFIXES)}
 
 
 def _counts(collection: Collection) -> Counter[str]:
     """Return the number of passages of each document."""
     counts: Counter[str] = Counter()
-    for source, count in ({} if collection.index is None else collection.index.sources()).items():
+    for source, count in collection.index.sources().items():
         counts[_uploaded_file(source) or source] += count
     return counts
 
@@ -122,49 +122,47 @@ def _public_id(source: str) -> str:
     return source if source.startswith(UPLOADED) else f"indexed/{sha256(source.encode()).hexdigest()[:16]}"
 
 
+def writable_collection(
+    request: Request, access: Annotated[Access, Depends(access_of)], collection: str | None = None
+) -> Collection:
+    """Return the collection whose documents a request changes."""
+    return service_of(request).collection(collection, access, write=True)
+
+
+WritableCollection = Annotated[Collection, Depends(writable_collection)]
+"""The parameter of an endpoint that changes a collection."""
+
+
 @router.post("/documents")
-async def upload_document(
-    request: Request,
-    file: Annotated[UploadFile, File()],
-    access: Annotated[Access, Depends(access_of)],
-    collection: str | None = None,
-) -> dict[str, Any]:
+async def upload_document(file: Annotated[UploadFile, File()], chosen: WritableCollection) -> dict[str, Any]:
     """Add a file to a collection; it replaces an uploaded file of the same name.
 
     An archive, a mailbox or a message with attachments contains several documents. ``skipped``
     lists the files in it that cannot be read, with reasons; ``warnings`` says which content of the
     other files is missing.
     """
-    chosen = service_of(request).collection(collection, access, write=True)
-    retriever, folder = _writable_index(chosen)
-    content = await file.read()
-    return await asyncio.to_thread(_add, chosen, retriever, folder, display_name(file.filename), content)
+    folder, content = _writable_folder(chosen), await file.read()
+    return await asyncio.to_thread(_add, chosen, folder, display_name(file.filename), content)
 
 
 @router.delete("/documents")
-async def remove_document(
-    id: str, request: Request, access: Annotated[Access, Depends(access_of)], collection: str | None = None
-) -> dict[str, Any]:
+async def remove_document(id: str, chosen: WritableCollection) -> dict[str, Any]:
     """Remove an uploaded document from a collection."""
-    chosen = service_of(request).collection(collection, access, write=True)
-    retriever, folder = _writable_index(chosen)
+    folder = _writable_folder(chosen)
     if not id.startswith(UPLOADED):
         message = "Only uploaded documents can be removed here; remove others with the command that indexed them."
         raise ApiError(403, message)
-    return await asyncio.to_thread(_remove, chosen, retriever, folder, id)
+    return await asyncio.to_thread(_remove, chosen, folder, id)
 
 
-def _writable_index(collection: Collection) -> tuple[Retriever, Path]:
-    """Return the retriever and the folder of uploads, or raise an error with status 404 or 403."""
-    retriever = collection.retriever
-    if retriever is None or collection.index is None:
-        raise ApiError(404, NO_COLLECTIONS)
+def _writable_folder(collection: Collection) -> Path:
+    """Return the folder of uploads, or raise an error with status 403."""
     if collection.uploads is None:
         raise ApiError(403, "The documents of this server are read-only: it was started so, or cannot write them.")
-    return retriever, collection.uploads
+    return collection.uploads
 
 
-def _add(collection: Collection, retriever: Retriever, folder: Path, name: str, content: bytes) -> dict[str, Any]:
+def _add(collection: Collection, folder: Path, name: str, content: bytes) -> dict[str, Any]:
     suffix = Path(name).suffix.lower()
     if suffix not in SUFFIXES:
         raise ApiError(400, f"Files of this type are not supported, only {' '.join(SUFFIXES)}.", param="file")
@@ -174,12 +172,12 @@ def _add(collection: Collection, retriever: Retriever, folder: Path, name: str, 
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         temporary.write_bytes(content)
         loaded = read_documents(temporary)
-        passages = _passages(loaded.documents, str(temporary), source, retriever.embedder)
+        passages = _passages(loaded.documents, str(temporary), source, collection.retriever.embedder)
         if not passages:  # a file without passages would appear in no list and count for no quota
             raise ValueError("it holds no text")
         with collection.locked():
             _check_quota(collection, folder, source, len(content), len(loaded.documents))
-            _replace_passages(retriever, source, passages)
+            _replace_passages(collection, source, passages)
             temporary.replace(stored_path(folder, source))
     except ValueError as error:
         reason = str(error).replace(str(temporary), "the file")
@@ -199,11 +197,7 @@ def _add(collection: Collection, retriever: Retriever, folder: Path, name: str, 
 
 def _check_quota(collection: Collection, folder: Path, source: str, size: int, documents: int) -> None:
     """Refuse a file that exceeds the quota of a collection. An earlier file with the same source is not counted."""
-    others = [
-        each
-        for each in ({} if collection.index is None else collection.index.sources())
-        if each.startswith(UPLOADED) and _uploaded_file(each) != source
-    ]
+    others = [each for each in collection.index.sources() if _uploaded_file(each) not in ("", source)]
     paths = [stored_path(folder, each) for each in {_uploaded_file(each) for each in others}]
     used = sum(path.stat().st_size for path in paths if path.exists())
     quota = collection.quota
@@ -235,12 +229,12 @@ def stored_path(folder: Path, source: str) -> Path:
     return folder / f"{sha256(source.encode()).hexdigest()}{Path(source).suffix.lower()}"
 
 
-def _replace_passages(retriever: Retriever, source: str, passages: Sequence[Passage]) -> None:
+def _replace_passages(collection: Collection, source: str, passages: Sequence[Passage]) -> None:
     """Add the passages of a source, then remove the passages of an earlier file of the same name."""
-    before = set(_ids_of(retriever.index, source)) if isinstance(retriever.index, DocumentIndex) else set()
-    retriever.add(passages)
-    if outdated := before - {passage.id for passage in passages}:
-        retriever.remove(sorted(outdated))
+    before = _ids_of(collection.index, source)
+    collection.retriever.add(passages)
+    if outdated := {*before} - {passage.id for passage in passages}:
+        collection.index.remove(sorted(outdated))
 
 
 def _ids_of(index: DocumentIndex, source: str) -> list[str]:
@@ -249,16 +243,16 @@ def _ids_of(index: DocumentIndex, source: str) -> list[str]:
     return [identifier for each in own for identifier in index.ids_of(each)]
 
 
-def _remove(collection: Collection, retriever: Retriever, folder: Path, source: str) -> dict[str, Any]:
+def _remove(collection: Collection, folder: Path, source: str) -> dict[str, Any]:
     index = collection.index
     with collection.locked():
-        ids = [] if index is None else _ids_of(index, source)
+        ids = _ids_of(index, source)
         if not ids:
             raise ApiError(404, "The index has no such document.")
-        if index is not None and len(ids) == len(index):
+        if len(ids) == len(index):
             raise ApiError(409, "This is the last document, and an index needs at least one. Upload another one first.")
         try:
-            retriever.remove(ids)
+            index.remove(ids)
             stored_path(folder, source).unlink(missing_ok=True)
         except OSError as error:
             raise _write_error(error) from error

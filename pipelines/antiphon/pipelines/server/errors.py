@@ -128,6 +128,8 @@ def to_api_error(error: BaseException) -> ApiError:
     """
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, BodyError):
+        return error.error
     if isinstance(error, ContextLengthError):
         return ApiError(400, str(error), code=CONTEXT_LENGTH_EXCEEDED)
     if isinstance(error, DatabaseUnavailable):
@@ -163,16 +165,10 @@ def add_error_handlers(app: FastAPI) -> None:
     """Make the application answer every error in OpenAI's format."""
 
     @app.exception_handler(ApiError)
-    async def _api_error(_: Request, error: ApiError) -> JSONResponse:
-        return error_response(error)
-
     @app.exception_handler(DatabaseUnavailable)
-    async def _no_database(_: Request, error: DatabaseUnavailable) -> JSONResponse:
-        return error_response(to_api_error(error))
-
     @app.exception_handler(BodyError)
-    async def _body_error(_: Request, error: BodyError) -> JSONResponse:
-        return error_response(error.error)
+    async def _known_error(_: Request, error: Exception) -> JSONResponse:
+        return error_response(to_api_error(error))
 
     @app.exception_handler(RequestValidationError)
     async def _validation_error(request: Request, error: RequestValidationError) -> JSONResponse:

@@ -17,7 +17,6 @@ from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from antiphon.pipelines.server.readiness import start_draining
 from antiphon.pipelines.server.request_limits import REQUEST_ID
 from antiphon.pipelines.server.systemd import inherited_socket, notify_service_manager
 from antiphon.pipelines.tracing import current_ids
@@ -122,7 +121,8 @@ class DrainingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer 503 at /ready, wait for the requests in progress for at most the drain time, and close."""
         loop = asyncio.get_running_loop()
-        start_draining(self._app)
+        self._app.state.is_draining = True
+        notify_service_manager("STOPPING=1")
         until = loop.time() + self._drain_delay
         while loop.time() < until and not self.force_exit:
             await asyncio.sleep(0.05)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from antiphon.accel import Completion, Origin
@@ -30,10 +31,6 @@ class TextToken:
     logprob: TokenLogprob
 
 
-def _no_bytes(token: int) -> bytes:
-    return b""
-
-
 class LogprobReader:
     """Returns the tokens whose text has been sent, except end tokens and tokens of a stop string.
 
@@ -45,7 +42,7 @@ class LogprobReader:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase | None) -> None:
-        self.bytes_of: Callable[[int], bytes] = _no_bytes if tokenizer is None else TokenBytes(tokenizer)
+        self.bytes_of: Callable[[int], bytes] = (lambda token: b"") if tokenizer is None else TokenBytes(tokenizer)
         self._special = frozenset(() if tokenizer is None else tokenizer.all_special_ids)
         self._held: list[tuple[TokenLogprob, Origin]] = []
         self._text = ""
@@ -55,10 +52,9 @@ class LogprobReader:
         first = len(delta.origins) - len(delta.logprobs)
         self._held += zip(delta.logprobs, delta.origins[first:], strict=True)
         self._text += delta.text
-        ready = 0
-        while ready < len(self._held) and self._is_sent(self._held[ready][1]):
-            ready += 1
-        return self._take(ready)
+        end = len(self._text)
+        sent = takewhile(lambda held: held[1].start < end and held[1].end <= end, self._held)
+        return self._take(len([*sent]))
 
     def finish(self, completion: Completion) -> list[TextToken]:
         """Return the remaining tokens. If a stop string cut the text within a token, that token is cut, too."""
@@ -71,9 +67,6 @@ class LogprobReader:
         first = completion.usage.reasoning_tokens
         self._held = list(zip(completion.logprobs[first:], completion.origins[first:], strict=False))
         return self.finish(completion)
-
-    def _is_sent(self, origin: Origin) -> bool:
-        return origin.start < len(self._text) and origin.end <= len(self._text)
 
     def _take(self, count: int) -> list[TextToken]:
         taken, self._held = self._held[:count], self._held[count:]

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter
 from fastapi.responses import FileResponse
-from starlette.staticfiles import StaticFiles
 
 FILES = Path(__file__).with_name("web")
 
@@ -26,8 +25,3 @@ def page() -> FileResponse:
 def api_reference() -> FileResponse:
     """Serve the list of endpoints, which the page reads from /openapi.json."""
     return FileResponse(FILES / "docs.html")
-
-
-def add_static_files(app: FastAPI) -> None:
-    """Serve the page's files under /static."""
-    app.mount("/static", StaticFiles(directory=FILES))

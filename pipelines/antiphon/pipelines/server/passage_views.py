@@ -6,21 +6,21 @@ A client chooses a passage, never a path. The passage's file is an upload, or th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice, pairwise
 from pathlib import Path
 from threading import BoundedSemaphore
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Response
 
 from antiphon.pipelines.rendering.segments import file_name, place_of
-from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.collections import Collection, DocumentIndex
 from antiphon.pipelines.server.documents import passage_ids, stored_path
 from antiphon.pipelines.server.errors import ERRORS, ApiError
 from antiphon.pipelines.server.response_fields import passage_object
 from antiphon.pipelines.server.retrieval import NO_PASSAGE
-from antiphon.pipelines.server.service import access_of, service_of
+from antiphon.pipelines.server.service import ChosenCollection
 from antiphon.retrieval import Passage
 from antiphon.retrieval.document_changes import UPLOADED
 from antiphon.retrieval.formats.pdf_pages import draw_page, find_on_page
@@ -45,16 +45,24 @@ _PDF_FILES = BoundedSemaphore(2)  # maximum number of PDF files in memory, becau
 router = APIRouter(responses=ERRORS, tags=["Retrieval"])
 
 
+def passage_of(identifier: str, chosen: ChosenCollection) -> Passage:
+    """Return the passage that a request names."""
+    passage = chosen.index.passage(identifier)
+    if passage is None:
+        raise ApiError(404, NO_PASSAGE)
+    return passage
+
+
+ChosenPassage = Annotated[Passage, Depends(passage_of)]
+"""The parameter of an endpoint that shows a passage."""
+
+
 @router.get("/passages/{identifier}/context")
 def passage_context(
-    identifier: str,
-    request: Request,
-    access: Annotated[Access, Depends(access_of)],
-    collection: str | None = None,
-    around: Annotated[int, Query(ge=0, le=MAX_NEIGHBOURS)] = 2,
+    chosen: ChosenCollection, passage: ChosenPassage, around: Annotated[int, Query(ge=0, le=MAX_NEIGHBOURS)] = 2
 ) -> dict[str, Any]:
     """Return a passage and its neighbours in the document; ``before`` and ``after`` count the passages beyond them."""
-    index, passage = _passage(service_of(request).collection(collection, access), identifier)
+    index = chosen.index
     ids = index.ids_of(passage.source)
     if passage.id not in ids:  # it was removed meanwhile
         raise ApiError(404, NO_PASSAGE)
@@ -70,20 +78,14 @@ def passage_context(
 
 
 @router.get("/documents/passages")
-def document_passages(
-    id: str,
-    request: Request,
-    access: Annotated[Access, Depends(access_of)],
-    collection: str | None = None,
-    start: Annotated[int, Query(ge=0)] = 0,
-) -> dict[str, Any]:
+def document_passages(id: str, chosen: ChosenCollection, start: Annotated[int, Query(ge=0)] = 0) -> dict[str, Any]:
     """Return the passages of a document in the document's order, at most 50, with the numbers of their pages.
 
     ``next`` is the ``start`` of the following page of passages; null after the last page.
     """
-    index = service_of(request).collection(collection, access).index
-    ids = [] if index is None else passage_ids(index, id)
-    if index is None or not ids:
+    index = chosen.index
+    ids = passage_ids(index, id)
+    if not ids:
         raise ApiError(404, "The index has no such document.")
     end = start + MAX_NEIGHBOURS
     found = [each for each in map(index.passage, ids[start:end]) if each is not None]
@@ -92,14 +94,12 @@ def document_passages(
 
 
 @router.get("/documents/questions")
-def example_questions(
-    request: Request, access: Annotated[Access, Depends(access_of)], collection: str | None = None
-) -> dict[str, Any]:
+def example_questions(chosen: ChosenCollection) -> dict[str, Any]:
     """Return a few example questions, made from headings of the documents without a model."""
-    index = service_of(request).collection(collection, access).index
-    sources = [] if index is None else list(index.sources())
+    index = chosen.index
+    sources = list(index.sources())
     some = sources[:: len(sources) // (3 * MAX_QUESTIONS) or 1][: 3 * MAX_QUESTIONS]
-    best = sorted((_heading(index, each) for each in some if index), key=lambda heading: not heading.endswith("?"))
+    best = sorted((_heading(index, each) for each in some), key=lambda heading: not heading.endswith("?"))
     asked = [each if each.endswith("?") else f"What do the documents say about “{each}”?" for each in best if each]
     return {"object": "list", "data": list(dict.fromkeys(asked))[:MAX_QUESTIONS]}
 
@@ -115,10 +115,8 @@ def _heading(index: DocumentIndex, source: str) -> str:
 
 @router.get("/passages/{identifier}/pages")
 def passage_pages(
-    identifier: str,
-    request: Request,
-    access: Annotated[Access, Depends(access_of)],
-    collection: str | None = None,
+    chosen: ChosenCollection,
+    passage: ChosenPassage,
     start: Annotated[int, Query(ge=0)] = 0,
     end: Annotated[int | None, Query(ge=0)] = None,
 ) -> dict[str, Any]:
@@ -126,40 +124,25 @@ def passage_pages(
 
     At most the first ten pages are returned. A box is left, top, right and bottom, as fractions of the page.
     """
-    chosen = service_of(request).collection(collection, access)
-    _, passage = _passage(chosen, identifier)
     parts = islice(parts_by_page(passage, start, end), MAX_PAGES)
-    with _PDF_FILES:
-        data = _pdf_data(chosen, passage)
-        pages = [{"page": number, "boxes": _find(data, number, text)} for number, text in parts]
+    with _pdf_file(chosen, passage) as data:
+        pages = [{"page": number, "boxes": find_on_page(data, number, text)} for number, text in parts]
     if not passage.source.startswith(UPLOADED) and not any(page["boxes"] for page in pages):
         raise ApiError(404, NO_PAGE)  # the file was replaced after it was indexed
     return {"object": "list", "data": pages}
 
 
 @router.get("/passages/{identifier}/page.png", response_class=Response)
-def passage_page_image(
-    identifier: str,
-    page: int,
-    request: Request,
-    access: Annotated[Access, Depends(access_of)],
-    collection: str | None = None,
-) -> Response:
+def passage_page_image(chosen: ChosenCollection, passage: ChosenPassage, page: int) -> Response:
     """Return the image of a page that shows the passage."""
-    chosen = service_of(request).collection(collection, access)
-    _, passage = _passage(chosen, identifier)
     parts = dict(parts_by_page(passage))
     if page not in parts:
         raise ApiError(404, NO_PAGE)
     first = islice(parts.items(), MAX_PAGES)
-    with _PDF_FILES:
-        data = _pdf_data(chosen, passage)
-        if not passage.source.startswith(UPLOADED) and not any(_find(data, *part) for part in first):
+    with _pdf_file(chosen, passage) as data:
+        if not passage.source.startswith(UPLOADED) and not any(find_on_page(data, *part) for part in first):
             raise ApiError(404, NO_PAGE)  # the file was replaced after it was indexed
-        try:
-            image = draw_page(data, page)
-        except ValueError as error:
-            raise ApiError(404, NO_PAGE) from error
+        image = draw_page(data, page)
     return Response(image, media_type="image/png", headers={"Cache-Control": "private, no-store"})
 
 
@@ -182,32 +165,17 @@ def parts_by_page(passage: Passage, start: int = 0, end: int | None = None) -> I
             yield page, text
 
 
-def _passage(collection: Collection, identifier: str) -> tuple[DocumentIndex, Passage]:
-    index = collection.index
-    passage = None if index is None else index.passage(identifier)
-    if index is None or passage is None:
-        raise ApiError(404, NO_PASSAGE)
-    return index, passage
-
-
-def _pdf_data(collection: Collection, passage: Passage) -> bytes:
-    """Return the bytes of the PDF file of a passage, or raise an error with status 404."""
-    source = passage.source
-    is_upload = source.startswith(UPLOADED)
+@contextmanager
+def _pdf_file(collection: Collection, passage: Passage) -> Iterator[bytes]:
+    """Read the PDF file of a passage; raise an error with status 404 if that, or what is done with it, fails."""
     file = SourceFile.of(passage.metadata)
-    path = Path(file.path if file else source)
-    if is_upload:
-        path = stored_path(collection.uploads, source) if collection.uploads else Path()
+    path = Path(file.path if file else passage.source)
+    if passage.source.startswith(UPLOADED):
+        path = stored_path(collection.uploads, passage.source) if collection.uploads else Path()
     try:
-        if path.suffix.lower() == ".pdf" and path.is_file():
-            return path.read_bytes()
-    except OSError as error:
-        raise ApiError(404, NO_PAGE) from error
-    raise ApiError(404, NO_PAGE)
-
-
-def _find(data: bytes, number: int, text: str) -> list[list[float]]:
-    try:
-        return [list(box) for box in find_on_page(data, number, text)]
-    except ValueError as error:
+        if path.suffix.lower() != ".pdf" or not path.is_file():
+            raise ApiError(404, NO_PAGE)
+        with _PDF_FILES:
+            yield path.read_bytes()
+    except (OSError, ValueError) as error:
         raise ApiError(404, NO_PAGE) from error

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Request
 
 from antiphon.pipelines.server.errors import ApiError, ErrorBody
-from antiphon.pipelines.server.systemd import notify_service_manager
 
 DRAINING = "The server is shutting down: it finishes the requests in progress; send new ones to another server."
 
@@ -23,9 +22,3 @@ async def ready(request: Request) -> dict[str, Any]:
     if request.app.state.is_draining:
         raise ApiError(503, DRAINING, code="server_shutting_down", headers={"Retry-After": "1"})
     return {"status": "ready"}
-
-
-def start_draining(app: FastAPI) -> None:
-    """Answer 503 at /ready from now on, and tell systemd that the server is stopping."""
-    app.state.is_draining = True
-    notify_service_manager("STOPPING=1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.constraints.json_schema import JsonSchema
@@ -42,7 +43,8 @@ def chat_prompt(
         ApiError: a part of a message is not text, or two fields contradict each other.
         ValueError: the chosen tool does not exist, or the chat template does not support tools.
     """
-    messages, variables = template_messages(request.messages), template_options(request)
+    messages = [_template_message(message, index) for index, message in enumerate(request.messages)]
+    variables = template_options(request)
     schema = request.response_format.required_schema if request.response_format else None
     if request.continue_final_message:
         if messages[-1]["role"] != ASSISTANT:
@@ -80,12 +82,8 @@ def template_options(request: ChatRequest) -> dict[str, Any]:
     return variables
 
 
-def template_messages(messages: Sequence[ChatMessage]) -> list[Message]:
-    """Return the messages in the form for chat templates: content as text, arguments of tool calls as objects."""
-    return [_template_message(message, index) for index, message in enumerate(messages)]
-
-
 def _template_message(message: ChatMessage, index: int) -> Message:
+    """Return a message in the form for chat templates: content as text, arguments of tool calls as objects."""
     role = "system" if message.role == "developer" else message.role
     plain: dict[str, Any] = {"role": role, "content": join_text(message.content, f"messages.{index}.content")}
     plain |= message.model_dump(include={"name", "reasoning_content", "tool_call_id"}, exclude_none=True)
@@ -181,10 +179,8 @@ def reference_passages(references: Sequence[str | Reference] | None) -> tuple[Pa
 
 def _passage(reference: Reference, number: int) -> Passage:
     metadata = {name: value for name, value in (("title", reference.title), ("url", reference.url)) if value}
-    source, text = reference.url or reference.title or f"reference {number}", reference.text
-    if reference.id is None:
-        return Passage.at(source, 0, text, metadata)
-    return Passage(text, reference.id, source, 0, len(text), None, metadata)
+    passage = Passage.at(reference.url or reference.title or f"reference {number}", 0, reference.text, metadata)
+    return passage if reference.id is None else replace(passage, id=reference.id)
 
 
 def predicted_texts(request: SamplingRequest) -> tuple[str, ...]:

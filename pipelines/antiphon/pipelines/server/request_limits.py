@@ -163,7 +163,8 @@ class RequestLimits:
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         max_bytes = self._max_bytes(scope)
         body = RequestBody(headers, receive, max_bytes=max_bytes, timeout=self._settings.body_timeout)
-        request_id = _request_id(headers.get("x-request-id"))
+        given_id = headers.get("x-request-id", "")
+        request_id = given_id if _VALID_ID.fullmatch(given_id) else uuid4().hex
         REQUEST_ID.set(request_id)
         span = start_http_span(scope, headers, request_id)
         start, status, has_started, is_open = perf_counter(), 500, False, False
@@ -212,8 +213,3 @@ class RequestLimits:
     def _max_bytes(self, scope: Scope) -> int:
         is_upload = scope["path"].startswith(UPLOADS)
         return self._settings.max_upload_bytes if is_upload else self._settings.max_body_bytes
-
-
-def _request_id(given: str | None) -> str:
-    """Return the client's id of the request if it is safe to log, else a new one."""
-    return given if given and _VALID_ID.fullmatch(given) else uuid4().hex

@@ -40,15 +40,15 @@ class Started:
     """
 
     stream: Stream | QuotedStream
-    plan: RequestPlan | None = None
-    on_end: Callable[[], None] | None = None
-    span: Span | None = None
+    plan: RequestPlan
+    on_end: Callable[[], None]
+    span: Span
     quote: Future[Citation | None] | None = None
 
     @property
     def passages(self) -> tuple[Passage, ...]:
         """The passages that the text may cite."""
-        return () if self.plan is None else self.plan.passages
+        return self.plan.passages
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +132,6 @@ class GenerationJob:
 
     def decode(self) -> Finished:
         """Decode to the end, in the calling thread, and send events to the event loop."""
-        return self.context.run(self._decode)
-
-    def _decode(self) -> Finished:
         dequeued = perf_counter()
         Span("queue", start=time_ns() - int((dequeued - self.created) * 1e9)).end()
         started = self._started = self._unsent = self.start()
@@ -161,21 +158,13 @@ class GenerationJob:
             seconds = perf_counter() - self.created
             prefilled = completion.steps.prefill_tokens  # unknown, so 0, if another server runs the model
             cached = max(completion.usage.prompt_tokens - prefilled, 0) if prefilled else 0
-            if started.span is not None:
-                end_generation(
-                    started.span,
-                    completion,
-                    is_answer=bool(started.passages),
-                    cached_tokens=cached,
-                )
+            end_generation(started.span, completion, is_answer=bool(started.passages), cached_tokens=cached)
             return Finished(completion, dequeued - self.created, first_token or seconds, seconds, cached)
         except BaseException as error:
-            if started.span is not None:
-                started.span.end(error)
+            started.span.end(error)
             raise
         finally:
-            if started.on_end is not None:
-                started.on_end()
+            started.on_end()
 
     def _send_started(self, _: object = None) -> None:
         """Send the `Started` event, once: when its quote is found, but at the latest before the first text."""
@@ -195,8 +184,8 @@ class CollectedText:
     """The events of a job, collected into one result."""
 
     job: GenerationJob
-    started: Started | None = None
-    finished: Finished | None = None
+    started: Started = field(init=False)
+    finished: Finished = field(init=False)
     text: str = ""
     reasoning: str = ""
     tokens: list[int] = field(default_factory=list)
@@ -292,7 +281,7 @@ class RequestQueue:
             return
         event: Finished | BaseException
         try:
-            event = job.decode()
+            event = job.context.run(job.decode)
             self._mean_seconds += 0.2 * (event.seconds - self._mean_seconds)
         except Exception as error:  # noqa: BLE001 - raised where the events are read
             event = error

@@ -80,7 +80,7 @@ def metrics_object(finished: Sequence[Finished]) -> dict[str, Any]:
 
 def annotation_objects(text: str, started: Started) -> list[dict[str, Any]]:
     """Return the citations of a text as OpenAI's ``url_citation`` annotations; see `annotation_object`."""
-    if started.plan is None or not started.passages:
+    if not started.passages:
         return []
     with Span("cite") as span:
         citations = started.plan.cite(text)

@@ -19,7 +19,7 @@ from antiphon.pipelines.server.chat_completions import ChatResponse, notices, st
 from antiphon.pipelines.server.errors import ERRORS, ApiError, error_body, to_api_error
 from antiphon.pipelines.server.logprob_fields import LogprobReader, TextToken, chat_logprobs
 from antiphon.pipelines.server.request_conversion import chat_prompt
-from antiphon.pipelines.server.request_queue import CollectedText, Delta, Event, Finished, Started
+from antiphon.pipelines.server.request_queue import Delta, Event, Finished, Started
 from antiphon.pipelines.server.response_fields import annotation_objects, metrics_object
 from antiphon.pipelines.server.responses_schema import ResponseRequest, to_chat_request
 from antiphon.pipelines.server.service import access_of, service_of
@@ -43,7 +43,7 @@ async def create_response(
     if body.stream:
         return await stream(request, _stream_lines(response, merge_events(jobs)), jobs)
     [text] = await collect(request, jobs)
-    return JSONResponse(_response_object(response, text))
+    return JSONResponse(response.finished_object(text.text, text.started, text.finished))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +142,6 @@ class ResponseObject:
         )
 
 
-def _response_object(response: ResponseObject, text: CollectedText) -> dict[str, Any]:
-    if text.finished is None or text.started is None:
-        raise RuntimeError("The generation has not finished.")
-    return response.finished_object(text.text, text.started, text.finished)
-
-
 def _text_part(
     text: str, annotations: list[dict[str, Any]] | None = None, logprobs: list[dict[str, Any]] | None = None
 ) -> dict[str, Any]:
@@ -208,7 +202,7 @@ class _ResponseStream:
         self._sent = ""  # the content that has been sent so far
         self._logprobs: list[dict[str, Any]] = []
         self._tokens = LogprobReader(response.chat.served.language_model.tokenizer)
-        self._started: Started | None = None
+        self._started: Started
         self._has_message = False
         self._reasoning = ""
         self._has_finished_reasoning = False
@@ -238,8 +232,6 @@ class _ResponseStream:
         return [self._event("error", **detail, error=detail), self._event("response.failed", response=failed)]
 
     def _finish(self, event: Finished) -> list[dict[str, Any]]:
-        if self._started is None:
-            return []
         response = self._response.finished_object(self._text, self._started, event)
         self._logprobs += self._response.logprobs(self._tokens, self._tokens.finish(event.completion))
         events = []

@@ -127,7 +127,7 @@ def passage_by_id(
     """
     service = service_of(request)
     chosen = [service.collection(collection, access)] if collection else service.readable(access).values()
-    passages = (each.index.passage(identifier) for each in chosen if each.index is not None)
+    passages = (each.index.passage(identifier) for each in chosen)
     found = next((each for each in passages if each is not None), None)
     if found is None:
         raise ApiError(404, NO_PASSAGE)

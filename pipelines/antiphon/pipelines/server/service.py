@@ -6,14 +6,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
+from typing import Annotated
 
-from fastapi import Request
+from fastapi import Depends, Request
 
 from antiphon.accel import TextModel
 from antiphon.accel.drafting.drafters import RecyclingTable
-from antiphon.pipelines.extractive_model import ExtractiveModel
-from antiphon.pipelines.rag import Rag
 from antiphon.pipelines.request_plan import default_max_new_tokens
 from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.access_keys import AccessKeys, RateLimit
@@ -161,9 +159,15 @@ def access_of(request: Request) -> Access:
     return service_of(request).access(request.headers.get("authorization"))
 
 
-def _answering(rag: Rag, language_model: TextModel) -> TextModel:
-    """Return the model that answers from documents: `ExtractiveModel` if the pipeline has it, else the served model."""
-    return rag.language_model if isinstance(rag.language_model, ExtractiveModel) else language_model
+def collection_of(
+    request: Request, access: Annotated[Access, Depends(access_of)], collection: str | None = None
+) -> Collection:
+    """Return the collection that a request names, or the only one; see `Service.collection`."""
+    return service_of(request).collection(collection, access)
+
+
+ChosenCollection = Annotated[Collection, Depends(collection_of)]
+"""The parameter of an endpoint that reads a collection."""
 
 
 def make_service(
@@ -171,31 +175,25 @@ def make_service(
     settings: ServerSettings,
     *,
     name: str,
-    rag: Rag | None = None,
-    docs: str = "docs",
     embedder: Embedder | None = None,
     reranker: Reranker | None = None,
-    uploads: Path | None = None,
     collections: Sequence[Collection] = (),
     keys: AccessKeys | None = None,
 ) -> Service:
     """Make the service for a language model and for answers from documents.
 
     Args:
-        rag: the pipeline that answers from documents, served as ``name+docs``; None: the model alone.
         embedder: the embedder of /v1/embeddings; None: the endpoint answers 404.
         reranker: the reranker of /v1/rerank; None: passages are ranked by the embedder.
-        uploads: the folder of uploaded files; None: uploads are refused.
-        collections: further documents, each served as ``name+collection``.
+        collections: documents with their pipelines, each served as ``name+collection``.
         keys: the accepted API keys; None: the keys in the settings, with every right.
     """
     # A model with a prompt format of its own answers from documents alone.
     models = {name: ServedModel(name, language_model)} if language_model.prompt_format is None else {}
-    only = () if rag is None else (Collection(docs, rag, None if settings.read_only else uploads),)
-    by_name = {each.name: each for each in (*only, *collections)}
+    by_name = {each.name: each for each in collections}
     for each in by_name.values():
         full = f"{name}+{each.name}"
-        models[full] = ServedModel(full, _answering(each.rag, language_model), each.rag, each.name)
+        models[full] = ServedModel(full, each.rag.language_model, each.rag, each.name)
     metrics = ServerMetrics()
     make_table = partial(RecyclingTable, language_model.name, entries=RECYCLING_ENTRIES)
     tenants = Tenants(make_table, max_tenants=settings.max_tenants, prefix_cache_tokens=settings.prefix_cache_tokens)

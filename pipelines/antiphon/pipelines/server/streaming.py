@@ -62,11 +62,7 @@ async def collect(request: Request, jobs: Sequence[GenerationJob]) -> list[Colle
     async def read_all() -> list[CollectedText]:
         return list(await asyncio.gather(*(CollectedText(job).read() for job in jobs)))
 
-    try:
-        return await _unless_disconnected(request, read_all(), jobs)
-    finally:
-        for job in jobs:
-            job.cancel()
+    return await _unless_disconnected(request, read_all(), jobs)
 
 
 async def stream(request: Request, lines: AsyncIterator[str], jobs: Sequence[GenerationJob]) -> StreamingResponse:

@@ -7,13 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from threading import Lock
-from typing import TYPE_CHECKING
 
+from antiphon.accel import PrefixCache
 from antiphon.accel.drafting.draft import common_length
 from antiphon.accel.drafting.drafters import RecyclingTable
-
-if TYPE_CHECKING:
-    from antiphon.accel import PrefixCache
 
 RECYCLING_ENTRIES = 16_384
 """Number of contexts in the token recycling table of one tenant: about 5 MB."""
@@ -60,7 +57,6 @@ class Tenant:
         """
         if not tokens:
             return None
-        from antiphon.accel import PrefixCache
 
         with self._lock:
             best = max(self._prompts, key=lambda prompt: common_length(prompt.tokens, tokens), default=None)

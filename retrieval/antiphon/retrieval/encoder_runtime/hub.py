@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from antiphon.accel import hub_download
+from antiphon.accel.progress import Progress
 from antiphon.accel.quiet_loading import quiet_loading
+from antiphon.accel.verified_folder import sha256
 from antiphon.retrieval.encoder_runtime.device import pick_precision
 
 Model = TypeVar("Model")
@@ -67,7 +69,7 @@ def loading_options(device: str, local_files_only: bool) -> dict[str, Any]:
     return {"dtype": pick_precision(device), "adapter_kwargs": {"local_files_only": local_files_only}}
 
 
-def download_models(names: Sequence[str], report: hub_download.Report) -> None:
+def download_models(names: Sequence[str], report: Progress) -> None:
     """Download the weights of hub models that are not cached, with progress in megabytes.
 
     Args:
@@ -101,8 +103,7 @@ def weights_fingerprint(source: str) -> str:
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.resolve().rglob("*") if path.suffix in _MODEL_FILES):
         digest.update(path.relative_to(folder.resolve()).as_posix().encode())
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
+        digest.update(bytes.fromhex(sha256(path)))
     return f"sha256-{digest.hexdigest()[:16]}"
 
 

@@ -180,7 +180,7 @@ def _text(part: Message) -> DecodedText:
     try:
         decoded = decode_text(_bytes(part), part.get_content_charset() or "")
     except ValueError as error:
-        return DecodedText("", f"a part of its text was not read: {error}")
+        return DecodedText("", (f"a part of its text was not read: {error}",))
     text = decoded.text.replace("\r\n", "\n")
     if str(part.get_param("format")).lower() == "flowed":
         text = unflowed(text, without_spaces=str(part.get_param("delsp")).lower() == "yes")

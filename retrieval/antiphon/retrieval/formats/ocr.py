@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from antiphon.accel.progress import Progress, ignore_progress
 from antiphon.retrieval.formats.pdf_layout import Line
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ STAGE = "ocr"
 """The stage of `Progress` in which scanned pages are recognized."""
 
 _LONGEST_SIDE = 2000  # pixels of a page; RapidOCR makes larger pages smaller
-_report: ContextVar[Callable[[str, int, int], None] | None] = ContextVar("report", default=None)
+_report: ContextVar[Progress] = ContextVar("report", default=ignore_progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ def is_installed() -> bool:
 
 
 @contextlib.contextmanager
-def reporting(progress: Callable[[str, int, int], None] | None) -> Iterator[None]:
+def reporting(progress: Progress) -> Iterator[None]:
     """Call ``progress`` with the stage `STAGE` for each page that is recognized in the context."""
     token = _report.set(progress)
     try:
@@ -52,7 +53,7 @@ def recognize_pages(pdf: PdfDocument, numbers: Sequence[int]) -> Iterator[tuple[
     Args:
         numbers: The numbers of the pages, from 1.
     """
-    report = _report.get() or (lambda stage, done, total: None)
+    report = _report.get()
     for done, number in enumerate(numbers):
         report(STAGE, done, len(numbers))
         yield number, _recognized(pdf, number)

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import re
 import threading
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -102,9 +103,7 @@ def _pages(pdf: PdfDocument) -> tuple[list[list[Line]], list[str]]:
 
     pages: list[list[Line]] = []
     warnings: list[str] = []
-    found: dict[str, list[int]] = {
-        kind: [] for kind in ("scanned", "unlettered", "pictured", "drawn", "empty", "unseen")
-    }
+    found: dict[str, list[int]] = defaultdict(list)
     for number in range(1, len(pdf) + 1):
         lines: list[Line] = []
         try:

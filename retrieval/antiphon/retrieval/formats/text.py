@@ -54,15 +54,10 @@ _MOST_DAMAGED = 0.1
 
 @dataclass(frozen=True, slots=True)
 class DecodedText:
-    """The text of a file. ``warning`` says how the encoding was guessed; empty if it was known."""
+    """The text of a file. ``warnings`` say how the encoding was guessed; empty if it was known."""
 
     text: str
-    warning: str = ""
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """The warning, or nothing."""
-        return (self.warning,) if self.warning else ()
+    warnings: tuple[str, ...] = ()
 
 
 def decode_text(data: bytes, declared: str = "") -> DecodedText:
@@ -83,7 +78,7 @@ def decode_text(data: bytes, declared: str = "") -> DecodedText:
     text, warning = _decoded(data, declared)
     if "\x1b" in text or "\x08" in text:
         text = _ESCAPE_SEQUENCE.sub("", text)
-    return DecodedText(_EMBEDDED.sub("", without_controls(text)), warning)
+    return DecodedText(_EMBEDDED.sub("", without_controls(text)), (warning,) if warning else ())
 
 
 def without_controls(text: str) -> str:

@@ -55,7 +55,7 @@ def read_word_document(data: bytes, source: str) -> Document:
     try:
         plain, hidden = _with_plain_text(office)
         result = mammoth.convert_to_html(
-            io.BytesIO(plain), style_map=_STYLES, ignore_empty_paragraphs=True, convert_image=_without_image
+            io.BytesIO(plain), style_map=_STYLES, ignore_empty_paragraphs=True, convert_image=lambda image: []
         )
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
@@ -120,11 +120,6 @@ def _element(name: str, *children: Any) -> Any:
     element = Element(f"{W}{name}")
     element.extend(children)
     return element
-
-
-def _without_image(image: Any) -> list[Any]:
-    """Return nothing in place of an image."""
-    return []
 
 
 def _header(row: re.Match[str]) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.accel.files import TEMPORARY, sync_file, sync_folder, temporary_folder, write_file
+from antiphon.accel.verified_folder import sha256
 from antiphon.retrieval.errors import IndexCorrupt, IndexMismatch, IndexNotFound
 from antiphon.retrieval.index_folder.disk_space import explain_full_disk
 from antiphon.retrieval.index_folder.write_lock import GENERATION, POINTER, file_mode, folder_mode
@@ -106,20 +107,16 @@ def index_version(folder: Path) -> tuple[str, str]:
 
 def _write_manifest(folder: Path, facts: Mapping[str, Any], mode: int) -> str:
     """Write the manifest of a folder, set the permissions of its files, and return the manifest's checksum."""
-    files = {path.name: _size_and_checksum(path) for path in sorted(folder.iterdir())}
+    files: dict[str, dict[str, Any]] = {}
+    for path in sorted(folder.iterdir()):
+        files[path.name] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
+        sync_file(path)
     manifest = {"format": FORMAT, "facts": dict(facts), "files": files}
     content = (json.dumps(manifest, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
     write_file(folder / MANIFEST, content)
     for path in folder.iterdir():
         path.chmod(mode)
     return hashlib.sha256(content).hexdigest()
-
-
-def _size_and_checksum(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    sync_file(path)
-    return {"bytes": path.stat().st_size, "sha256": digest}
 
 
 def _read_manifest(folder: Path, path: Path, digest: str) -> dict[str, Any]:
@@ -142,14 +139,13 @@ def _unreadable(folder: Path, found: Any) -> str:
     return f"{folder} has format {found}; this version reads format {FORMAT}: {advice}"
 
 
-def _check(folder: Path, path: Path, size: int, sha256: str) -> None:
+def _check(folder: Path, path: Path, size: int, digest: str) -> None:
     if not path.is_file():
         raise _corrupt(folder, path, "is missing")
     if path.stat().st_size != size:
         raise _corrupt(folder, path, f"has {path.stat().st_size} bytes instead of {size}")
-    with path.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
-            raise _corrupt(folder, path, "differs from its checksum")
+    if sha256(path) != digest:
+        raise _corrupt(folder, path, "differs from its checksum")
 
 
 def _corrupt(folder: Path, path: Path, problem: str) -> IndexCorrupt:

@@ -40,41 +40,38 @@ def lock_for_writing(folder: Path) -> Iterator[None]:
         BlockingIOError: Another process is writing to the folder.
         OSError: The folder or the lock cannot be created.
     """
-    from filelock import FileLock, Timeout
-
     require_index_folder(folder)
-    with explain_full_disk(folder):
-        created = _create(folder)
-        lock = FileLock(folder / LOCK, timeout=0, mode=file_mode(folder), fallback_to_soft=False)
+    with contextlib.ExitStack() as stack:
+        with explain_full_disk(folder):
+            created = _create(folder)
+            stack.enter_context(_held(folder / LOCK, 0, f"writing to the index in {folder}; wait until it is done."))
         try:
-            lock.acquire()
-        except Timeout as error:
-            raise BlockingIOError(
-                f"Another process is writing to the index in {folder}; wait until it is done."
-            ) from error
-    try:
-        yield
-    finally:
-        if [path.name for path in folder.iterdir()] == [LOCK]:
-            _remove(created, folder / LOCK)
-        lock.release()
+            yield
+        finally:
+            if [path.name for path in folder.iterdir()] == [LOCK]:
+                _remove(created, folder / LOCK)
 
 
-@contextlib.contextmanager
-def lock_uploads(folder: Path) -> Iterator[None]:
+def lock_uploads(folder: Path) -> contextlib.AbstractContextManager[None]:
     """Hold the lock of an index folder and its uploaded files; wait for it for at most a minute.
 
     Raises:
         BlockingIOError: Another process has held the lock for too long.
         OSError: The lock cannot be created.
     """
+    return _held(folder / UPLOADS_LOCK, _UPLOADS_SECONDS, f"changing the documents of {folder}; try again.")
+
+
+@contextlib.contextmanager
+def _held(path: Path, seconds: float, activity: str) -> Iterator[None]:
+    """Hold a lock; raise BlockingIOError with its holder's activity if another process holds it for this time."""
     from filelock import FileLock, Timeout
 
-    lock = FileLock(folder / UPLOADS_LOCK, timeout=_UPLOADS_SECONDS, mode=file_mode(folder), fallback_to_soft=False)
+    lock = FileLock(path, timeout=seconds, mode=file_mode(path.parent), fallback_to_soft=False)
     try:
         lock.acquire()
     except Timeout as error:
-        raise BlockingIOError(f"Another process is changing the documents of {folder}; try again.") from error
+        raise BlockingIOError(f"Another process is {activity}") from error
     try:
         yield
     finally:
@@ -99,13 +96,10 @@ def require_index_folder(folder: Path) -> None:
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; an index needs a folder of its own.")
-    foreign = sorted(path.name for path in folder.glob("*") if not _is_ours(path.name)) if folder.exists() else []
+    names = [path.name for path in folder.glob("[!.]*")] if folder.exists() else []
+    foreign = sorted(name for name in names if name != POINTER and not GENERATION.fullmatch(name))
     if foreign:
         raise ValueError(f"{folder} holds {foreign[0]}, which is no part of an index; give a new or an empty folder.")
-
-
-def _is_ours(name: str) -> bool:
-    return name == POINTER or name.startswith(".") or bool(GENERATION.fullmatch(name))
 
 
 def _create(folder: Path) -> list[Path]:

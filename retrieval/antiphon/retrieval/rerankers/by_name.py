@@ -50,7 +50,8 @@ def load_reranker(
     if not isinstance(name, str):
         return name
     if name == "auto":
-        name = _suited(embedder, device)
+        plain = "maxsim" if isinstance(embedder, TokenEmbedder) else "none"
+        name = _CROSS_ENCODER if _needs_cross_encoder(embedder.name, device) else plain
     if name == "none":
         return None
     if name == "maxsim":
@@ -83,12 +84,6 @@ def hub_models(embedder: str, device: str | None = None) -> list[str]:
     if _needs_cross_encoder(name, device):
         names.append(HUB_NAMES[_CROSS_ENCODER])
     return [each for each in names if re.fullmatch(r"[\w.-]+/[\w.-]+", each) and not Path(each).is_dir()]
-
-
-def _suited(embedder: Embedder, device: str | None) -> str:
-    if _needs_cross_encoder(embedder.name, device):
-        return _CROSS_ENCODER
-    return "maxsim" if isinstance(embedder, TokenEmbedder) else "none"
 
 
 def _needs_cross_encoder(embedder: str, device: str | None) -> bool:

@@ -90,7 +90,8 @@ class Bita:
 
     def observe(self, draft: Draft, accepted: Accepted, logits: Logits | None) -> None:
         """Read, from the logits, the guesses of the masks behind the last accepted row."""
-        self._update_acceptance(len(accepted.path))
+        for place in range(len(self._guesses)):
+            self._acceptance[place] += ((len(accepted.path) > place) - self._acceptance[place]) / MEMORY
         self._guesses = []
         group = _masks_behind(draft, accepted.path[-1] if accepted.path else ROOT)
         if not group or logits is None:
@@ -122,11 +123,6 @@ class Bita:
             rows += [(-end * rate, row, place) for place, rate in enumerate(acceptance) if place]
         kept = sorted(rows, key=lambda each: (each[0], each[2], each[1]))[: max(budget, 0)]
         return _masked(draft, sorted((row, place, -minus) for minus, row, place in kept))
-
-    def _update_acceptance(self, accepted_rows: int) -> None:
-        """Update the acceptance rate of each mask's guesses."""
-        for place in range(len(self._guesses)):
-            self._acceptance[place] += ((accepted_rows > place) - self._acceptance[place]) / MEMORY
 
 
 def initial_acceptance(masks: int) -> list[float]:

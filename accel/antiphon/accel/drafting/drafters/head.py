@@ -23,8 +23,8 @@ MAX_DEPTH, WIDTH = 8, 4
 MIN_GAIN = 0.02
 """Minimum expected gain of a pass, in tokens; below it no pass is run, however short it is."""
 
-INITIAL_ACCEPTANCE, PRIOR_TRIALS = 0.6, 4.0
-"""Assumed acceptance rate of the head's best guess, and the number of trials it counts as."""
+INITIAL_ACCEPTANCE = 0.6
+"""Assumed acceptance rate of the head's best guess."""
 
 EXPLORE_EVERY = 32
 """After this number of steps without the head, it runs once to measure its acceptance rate."""
@@ -124,15 +124,14 @@ class HeadStats:
         self.calibration, self.others = Calibration(), Calibration()
         self.pass_seconds = self.step_seconds = self.step_tokens = 0.0
         self.skipped_steps = 0
-        self._trials, self._hits = [0.0] * MAX_DEPTH, [0.0] * MAX_DEPTH
+        self._depths = Calibration(MEMORY)  # one bin for each depth
 
     def acceptance(self, depth: int) -> float:
-        """Return the acceptance rate of the best guess at a depth, from 0, if all guesses before it are right.
+        """Return the acceptance rate of the best guess at a depth (from 0) below right guesses.
 
         Depths from `MAX_DEPTH` - 1 on count together.
         """
-        depth = min(depth, MAX_DEPTH - 1)
-        return (self._hits[depth] + PRIOR_TRIALS * INITIAL_ACCEPTANCE) / (self._trials[depth] + PRIOR_TRIALS)
+        return self._depths.chance(min(depth, MAX_DEPTH - 1), INITIAL_ACCEPTANCE)
 
     def pays(self, gain: float) -> bool:
         """Return whether a pass of the head brings more tokens than its time is worth.
@@ -148,9 +147,7 @@ class HeadStats:
 
     def observe_guess(self, depth: int, is_hit: bool) -> None:
         """Count the best guess at a depth."""
-        decay, depth = 1 - 1 / MEMORY, min(depth, MAX_DEPTH - 1)
-        self._trials[depth] = self._trials[depth] * decay + 1
-        self._hits[depth] = self._hits[depth] * decay + is_hit
+        self._depths.record(min(depth, MAX_DEPTH - 1), is_hit)
 
     def observe_pass(self, seconds: float) -> None:
         """Learn the duration of a pass over a few tokens."""

@@ -98,11 +98,6 @@ class BlockPool(Blocks):
         """Number of blocks that can be allocated now: the free and the idle ones."""
         return len(self._free) + len(self._idle)
 
-    @property
-    def num_tenants(self) -> int:
-        """Number of tenants with cached prefixes."""
-        return len(self._roots)
-
     def _evict_next(self) -> None:
         self._evict(next(iter(self._idle)))
 

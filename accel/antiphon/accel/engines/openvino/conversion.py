@@ -63,7 +63,8 @@ def paged_model(model: PreTrainedModel, traits: Traits) -> openvino.Model:
     traced = with_placeholders(model)
     try:
         traced.set_attn_implementation(PAGED)
-        _trace_experts(traced)
+        if getattr(traced.config, "_experts_implementation", None) is not None:
+            traced.set_experts_implementation(EXPERTS)
         if traits.state_kinds:
             follow_drafts(traced)
         heads, states = _cache_shapes(traced)
@@ -195,11 +196,6 @@ def with_placeholders(model: PreTrainedModel) -> PreTrainedModel:
     return copied
 
 
-def _trace_experts(model: PreTrainedModel) -> None:
-    if getattr(model.config, "_experts_implementation", None) is not None:
-        model.set_experts_implementation(EXPERTS)
-
-
 def _cache_shapes(model: PreTrainedModel) -> tuple[list[CacheShape], list[tuple[int, ...]]]:
     """Run a forward pass, and return each attention layer's cache shape and each state's shape."""
     ids, recurrent = torch.ones((5, 1), dtype=torch.long), StateTracing()
@@ -218,7 +214,10 @@ def _graph(forward: _Forward, heads: Sequence[CacheShape], states: Sequence[tupl
         torch.ones((5, 1), dtype=torch.long),
         torch.arange(5)[:, None],
         torch.tensor([1, 4]),
-        *(torch.zeros(_shape(name), dtype=torch.uint8 if name == "qq_bias" else torch.int32) for name in TABLES),
+        *(
+            torch.zeros(() if name == "max_context_len" else 1, dtype=torch.uint8 if name == "qq_bias" else torch.int32)
+            for name in TABLES
+        ),
         *(
             torch.zeros((1, own.num_heads, BLOCK_SIZE, size))
             for own in heads
@@ -286,10 +285,6 @@ def convert(
             loaded.set_partial_shape(place, openvino.PartialShape(list(weight.shape)))  # some operations need it
             loaded.set_element_type(place, openvino.Type.f32)
         return frontend.convert(loaded)
-
-
-def _shape(table: str) -> tuple[int, ...]:
-    return () if table == "max_context_len" else (1,)
 
 
 def _name(

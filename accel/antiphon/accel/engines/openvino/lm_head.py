@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,7 +157,7 @@ class LMHead:
             return int(self.exact_logits(hidden[None])[0].argmax())
         exact = hidden.astype(np.float64)
         least = float(self._weights.rows(np.array([best]))[0].astype(np.float64) @ exact)
-        quantized = self._known_quantized()
+        quantized = cast(QuantizedHead, self._quantized)
         factors = np.array([float(np.linalg.norm(exact)), approximate.errors[row]])
         # First use the largest error of any token: one pass over the products leaves few tokens.
         threshold = np.nextafter(np.float32((least - factors @ quantized.largest_norms) / scale), np.float32(-np.inf))
@@ -169,11 +169,6 @@ class LMHead:
         parts = (near[start : start + BLOCK] for start in range(0, len(near), BLOCK))
         logits = np.concatenate([self._weights.rows(part).astype(np.float64) @ exact for part in parts])
         return int(near[int(logits.argmax())])
-
-    def _known_quantized(self) -> QuantizedHead:
-        if self._quantized is None:
-            raise RuntimeError("The head is quantized when approximate logits are first computed.")
-        return self._quantized
 
 
 class PassLogits:
@@ -200,11 +195,6 @@ class PassLogits:
             if self._approximate is None:
                 self._approximate = self.lm_head.approximate_logits(self.hidden)
             return self._approximate
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether the exact logits have been computed."""
-        return self._exact is not None
 
     def exact(self) -> NDArray[np.float32]:
         """Return the model's logits, shape (rows, vocab)."""

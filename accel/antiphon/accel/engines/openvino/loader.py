@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from math import prod
 from pathlib import Path
 from threading import Event
@@ -49,6 +49,7 @@ from antiphon.accel.engines.torch.cost_store import is_credible
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.loading import checkpoint_of
 from antiphon.accel.engines.torch.traits import Traits, declared_traits
+from antiphon.accel.progress import Progress, ignore_progress
 
 if TYPE_CHECKING:
     import openvino
@@ -68,22 +69,6 @@ COMPARED_ROWS, COMPARED_CONTEXT = (1, 8), 512
 STAGE, NUM_STAGES = "Preparing the model for OpenVINO, once", 3
 """Description and number of the stages of the first load: conversion, compilation and self-test, timing."""
 
-ProgressCallback = Callable[[str, int, int], None]
-"""Called as ``report(stage, done, total)`` during long operations."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadResult:
-    """The result of `load_engine`.
-
-    Attributes:
-        engine: The engine; None if torch runs the model.
-        reason: Why the engine is used or not, in one sentence.
-    """
-
-    engine: OpenVINOEngine | None
-    reason: str
-
 
 def load_engine(
     model: PreTrainedModel,
@@ -91,9 +76,9 @@ def load_engine(
     weights: str = "",
     memory: int | None = None,
     if_faster: bool = False,
-    report: ProgressCallback | None = None,
-) -> LoadResult:
-    """Return the engine for a model, converted and self-tested on first use.
+    report: Progress | None = None,
+) -> tuple[OpenVINOEngine | None, str]:
+    """Return the engine for a model, converted and self-tested on first use, or None; and the reason.
 
     The caller holds the lock of the model's torch engine; the new engine shares this lock. A graph
     that fails the self-test is never used. Compressed weights differ too much from the model's own
@@ -107,14 +92,14 @@ def load_engine(
         report: Called with the progress of the first load.
     """
     if (reason := unsupported_reason(model, weights)) is not None:
-        return LoadResult(None, reason)
+        return None, reason
     facts = graph_facts(model, weights)
     result = stored_result = load_compatibility(facts.key, facts.setting)
     if result is not None and (reason := rejection(result, if_faster=if_faster)) and not _is_undecided(result):
-        return LoadResult(None, reason)
+        return None, reason
     if weights and result is None and (reason := _uncompressed_failure(model, facts.setting)):
-        return LoadResult(None, reason)
-    report = report or _ignore_progress
+        return None, reason
+    report = report or ignore_progress
     try:
         engine, is_new = _compile(model, facts, memory, report)
         if is_new or result is None:
@@ -125,7 +110,7 @@ def load_engine(
     except UnsupportedModelError as error:
         result = Compatibility(f"OpenVINO cannot run this model: {error}.")
     except (OSError, RuntimeError) as error:  # not stored: a full disk or short memory may be different next time
-        return LoadResult(None, f"OpenVINO could not load the converted model: {_first_line(error)}")
+        return None, f"OpenVINO could not load the converted model: {_first_line(error)}"
     if not result.failure:
         engine.set_cost_measurement(lambda engine, remeasure: step_cost(engine, facts.key, remeasure=remeasure))
         if if_faster and (result.speedup is None or _is_undecided(result)):
@@ -135,9 +120,9 @@ def load_engine(
         save_compatibility(facts.key, facts.setting, result)
         return_freed_memory()
     if reason := rejection(result, if_faster=if_faster):
-        return LoadResult(None, reason)
+        return None, reason
     arrange_memory(engine, facts)
-    return LoadResult(engine, description(engine, result, weights))
+    return engine, description(engine, result, weights)
 
 
 def _weight_bytes(model: PreTrainedModel) -> int:
@@ -183,8 +168,8 @@ def _uncompressed_failure(model: PreTrainedModel, setting: str) -> str:
         tested = reduced_model(model, _traits(model).layer_kinds)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):  # it cannot be reduced
         tested = model
-    result = load_engine(tested, memory=SELF_TEST_MEMORY)
-    return "" if result.engine is not None else result.reason
+    engine, reason = load_engine(tested, memory=SELF_TEST_MEMORY)
+    return reason if engine is None else ""
 
 
 def _is_undecided(result: Compatibility) -> bool:
@@ -222,7 +207,7 @@ def _speedup(engine: OpenVINOEngine, model: PreTrainedModel, *, remeasure: bool 
 
 
 def _compile(
-    model: PreTrainedModel, facts: GraphFacts, memory: int | None, report: ProgressCallback
+    model: PreTrainedModel, facts: GraphFacts, memory: int | None, report: Progress
 ) -> tuple[OpenVINOEngine, bool]:
     """Return the engine of the stored or newly converted graph, and whether it was converted now."""
     traits, model_ref, is_converted = _traits(model), ref(model), Event()
@@ -296,10 +281,6 @@ def recorded_facts(model: PreTrainedModel, weights: str = "") -> dict[str, Any] 
 def _files(model: PreTrainedModel) -> list[Path]:
     checkpoint = checkpoint_of(model)
     return [] if checkpoint is None else [each.path for each in checkpoint.files]
-
-
-def _ignore_progress(stage: str, done: int, total: int) -> None:
-    """Do nothing; used if the caller gives no callback."""
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

@@ -78,11 +78,6 @@ class ApproximateLogits:
     scales: NDArray[np.float64]
     errors: NDArray[np.float64]
 
-    def logits(self, rows: Any = slice(None)) -> NDArray[np.float32]:
-        """Return the approximate logits of some rows, shape (rows, vocab)."""
-        logits: NDArray[np.float32] = self.products[rows] * self.scales[rows, None].astype(np.float32)
-        return logits
-
 
 class QuantizedHead:
     """The head's weights in 8 bits, multiplied by hidden states in 8 bits.

@@ -18,6 +18,7 @@ from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, Logits, Tokens, ch
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.sequence import PagedSequence
 from antiphon.accel.engines.protocol import AnonymousTenant, SequenceInput
+from antiphon.accel.engines.torch.self_test import random_tokens
 
 SHORT, LONG = 8, 40
 """The short text has `SHORT` tokens, fewer than most windows. The long text has `LONG` tokens more
@@ -90,7 +91,7 @@ def run_self_test(
     else:
         tolerance = _half_precision_tolerance(model, model_logits)
     long = LONG + min(max(windows, default=0), MAX_WINDOW)
-    texts = {name: _random_text(model, size) for name, size in (("a short text", SHORT), ("a long text", long))}
+    texts = {name: random_tokens(model, size, size) for name, size in (("a short text", SHORT), ("a long text", long))}
     found: list[SelfTestFinding] = []
     if max_compression is not None:
         reference = _engine_logits(engine)
@@ -188,7 +189,7 @@ def _finite(distance: np.floating[Any]) -> float:
 
 def _half_precision_tolerance(model: PreTrainedModel, model_logits: ReferenceLogits) -> float:
     """Return the tolerance for rounding: how much logits change if more text follows them."""
-    text = _random_text(model, SHORT)
+    text = random_tokens(model, SHORT, SHORT)
     noise = [
         _distance(model_logits(text)[:size][-1:], model_logits(text[:size])[-1:]) for size in (SHORT // 2, SHORT - 1)
     ]
@@ -215,9 +216,3 @@ def _engine_logits(engine: OpenVINOEngine) -> ReferenceLogits:
         return last
 
     return lambda text: np.stack([prefill(text[: end + 1]) for end in range(len(text))[-1 - len(BRANCHES) :]])
-
-
-def _random_text(model: PreTrainedModel, size: int) -> list[int]:
-    vocab_size = model.config.get_text_config(decoder=True).vocab_size
-    tokens: list[int] = torch.randint(1, vocab_size, (size,), generator=torch.Generator().manual_seed(size)).tolist()
-    return tokens

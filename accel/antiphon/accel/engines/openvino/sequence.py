@@ -113,7 +113,7 @@ class PagedSequence:
                 sources, targets = zip(*((self._slot(a), self._slot(b)) for a, b in moved), strict=True)
                 self._memory.storage.move_rows(sources, targets)
             self._confirm([*pending, *(draft.tokens[row] for row in path)])
-            self._keep_state([*range(len(pending)), *(len(pending) + row for row in path)], has_draft=len(draft) > 0)
+            self._keep_state(rows, has_draft=len(draft) > 0)
 
     def discard(self) -> None:
         """See `CachedSequence.discard`."""
@@ -186,7 +186,7 @@ class PagedSequence:
         """
         self._input, self._is_evicted = (pending, draft), False
         rows = len(pending) + len(draft)
-        tree = None if _is_chain(draft) else build_tree(len(pending), draft.parents)
+        tree = None if draft.parents == tuple(range(-1, len(draft) - 1)) else build_tree(len(pending), draft.parents)
         past = len(self.tokens)
         self._memory.stateful.add(self)
         return SequenceRows(
@@ -337,7 +337,3 @@ def _last_boundary(num_tokens: int) -> int:
 def _paths_to_leaves(draft: Draft) -> list[list[int]]:
     """Return the path to each row that has no child, without the root."""
     return [path_to(draft, leaf) for leaf in range(len(draft)) if leaf not in draft.parents]
-
-
-def _is_chain(draft: Draft) -> bool:
-    return draft.parents == tuple(range(-1, len(draft) - 1))

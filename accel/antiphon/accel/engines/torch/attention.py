@@ -16,6 +16,8 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+from antiphon.accel.engines.torch.masks import additive_mask
+
 EXACT = "antiphon_exact"
 """Name of exact attention in transformers, for `model.set_attn_implementation`."""
 
@@ -100,7 +102,7 @@ def _causal_mask(*arguments: Any, dtype: torch.dtype = torch.float32, **options:
     sees = sdpa_mask(*arguments, **options)
     if sees is None or not is_overridden(EXACT):
         return sees
-    return torch.zeros(sees.shape, dtype=dtype, device=sees.device).masked_fill_(~sees, torch.finfo(dtype).min)
+    return additive_mask(sees, dtype)
 
 
 def implementation_of(model: PreTrainedModel) -> str:

@@ -63,16 +63,16 @@ def bigram_facts(model: PreTrainedModel) -> BigramFacts:
     return BigramFacts(f"{_fingerprint(model)[:32]}.safetensors", size, root)
 
 
-def load_or_compute_bigrams(model: PreTrainedModel, forward: Forward, folder: Path | None = None) -> Bigrams | None:
+def load_or_compute_bigrams(model: PreTrainedModel, forward: Forward) -> Bigrams | None:
     """Return the bigrams of a model, or None if it raises an error; see `recorded_bigrams`."""
     from antiphon.accel.engines.torch.self_test import FAILURES
 
     with suppress(*FAILURES):
-        return recorded_bigrams(bigram_facts(model), forward, folder)
+        return recorded_bigrams(bigram_facts(model), forward)
     return None
 
 
-def recorded_bigrams(facts: BigramFacts, forward: Forward, folder: Path | None = None) -> Bigrams | None:
+def recorded_bigrams(facts: BigramFacts, forward: Forward) -> Bigrams | None:
     """Return a model's bigrams from their file, or compute and store them.
 
     Args:
@@ -81,7 +81,7 @@ def recorded_bigrams(facts: BigramFacts, forward: Forward, folder: Path | None =
     Returns:
         The bigrams; None if the model raises an error, because only speed depends on them.
     """
-    path = (folder or cache_folder() / "bigrams") / facts.file
+    path = cache_folder() / "bigrams" / facts.file
     if (known := _read(path, facts.vocab_size)) is not None:
         return known
     from safetensors.numpy import save
@@ -95,7 +95,7 @@ def recorded_bigrams(facts: BigramFacts, forward: Forward, folder: Path | None =
     return None
 
 
-def compute_bigrams(facts: BigramFacts, forward: Forward, *, seconds: float = SECONDS) -> Bigrams:
+def compute_bigrams(facts: BigramFacts, forward: Forward) -> Bigrams:
     """Compute bigrams for tokens 0, 1, 2, ... until the time is used up.
 
     Many tokens share a forward pass, as siblings in a draft tree below the root.
@@ -111,7 +111,7 @@ def compute_bigrams(facts: BigramFacts, forward: Forward, *, seconds: float = SE
     chances: list[NDArray[np.float32]] = []
     count = min(TOKENS, facts.vocab_size)
     started, done, size, seconds_per_token = perf_counter(), 0, FIRST, 0.0
-    while done < count and (not done or perf_counter() - started + size * seconds_per_token < seconds):
+    while done < count and (not done or perf_counter() - started + size * seconds_per_token < SECONDS):
         before = perf_counter()
         roots = tuple(range(done, min(done + size, count)))
         draft = Draft(roots, (ROOT,) * len(roots), (1.0,) * len(roots))

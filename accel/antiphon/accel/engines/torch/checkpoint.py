@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+WeightsVersion: TypeAlias = tuple[tuple[int, int], ...]
+"""Address and version counter of each parameter: they show if weights are moved or overwritten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +31,13 @@ class Checkpoint:
     """The files from which a model was loaded.
 
     Attributes:
-        versions: Address and version counter (of torch) of each parameter after loading.
+        versions: Version of the weights after loading.
     """
 
     files: tuple[CheckpointFile, ...]
-    versions: tuple[tuple[int, int], ...]
+    versions: WeightsVersion
+
+
+def weights_version(model: PreTrainedModel) -> WeightsVersion:
+    """Return the address and the number of changes of every weight."""
+    return tuple((each.data_ptr(), 0 if each.is_inference() else each._version) for each in model.parameters())

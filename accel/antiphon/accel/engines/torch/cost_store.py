@@ -32,7 +32,7 @@ MAX_MEASUREMENTS = 3
 """Number of combined measurements that are used even if implausible, until the machine is quiet."""
 
 
-def cost_key(model: PreTrainedModel, *, graphs: bool = False, step_version: int | None = None) -> dict[str, str]:
+def cost_key(model: PreTrainedModel, *, graphs: bool = False) -> dict[str, str]:
     """Return everything that the cost of a model's forward passes depends on."""
     import torch
     import transformers
@@ -50,7 +50,7 @@ def cost_key(model: PreTrainedModel, *, graphs: bool = False, step_version: int 
         "graphs": str(graphs),
         "training": str(model.training),
         "threads": str(torch.get_num_threads()),
-        "steps": str(STEP_VERSION if step_version is None else step_version),
+        "steps": str(STEP_VERSION),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }

@@ -222,13 +222,6 @@ class TorchEngine:
         if reproducible or self.traits.implementation == EXACT:
             raise ValueError("BiTA is not decoded reproducibly: leave reproducible out, or choose another drafter.")
 
-    @property
-    def own_bita_weights(self) -> tuple[BitaWeights | None, str]:
-        """The BiTA weights in the model's folder, or None and the reason; loaded once."""
-        if self._own_bita is None:
-            self._own_bita = find_bita_weights(self.model)
-        return self._own_bita
-
     def sequence(
         self,
         cache: Cache | None = None,
@@ -286,7 +279,9 @@ class TorchEngine:
         """Return BiTA's masks from the model's folder, or None and the reason why they are not used."""
         if self.traits.level == "plain":
             return None, f"drafts do not help this model: {self.traits.reason}"
-        weights, reason = self.own_bita_weights
+        if self._own_bita is None:
+            self._own_bita = find_bita_weights(self.model)
+        weights, reason = self._own_bita
         if weights is None:
             return None, reason
         try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from antiphon.accel.engines.torch.checkpoint import Checkpoint, CheckpointFile
+from antiphon.accel.engines.torch.checkpoint import Checkpoint, CheckpointFile, weights_version
 from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.text_checkpoint import find_text_part
 from antiphon.accel.files import safetensors_header
@@ -101,7 +101,7 @@ def load_pretrained(
     found = _checkpoint_files(name, shared)
     is_unchanged = files in ((), found)  # `files` is empty if the files have just been downloaded
     if found and is_unchanged and set(model_kwargs) <= RECORDED_OPTIONS:
-        engine_of(model).checkpoint = Checkpoint(found, _versions(model))
+        engine_of(model).checkpoint = Checkpoint(found, weights_version(model))
     return model, tokenizer
 
 
@@ -149,11 +149,7 @@ def _check_complete(name: str, missing: Collection[str]) -> None:
 def checkpoint_of(model: PreTrainedModel) -> Checkpoint | None:
     """Return the files of a model's weights; None if unknown or if parameters have changed."""
     found = engine_of(model).checkpoint
-    return found if found is not None and found.versions == _versions(model) else None
-
-
-def _versions(model: PreTrainedModel) -> tuple[tuple[int, int], ...]:
-    return tuple((each.data_ptr(), 0 if each.is_inference() else each._version) for each in model.parameters())
+    return found if found is not None and found.versions == weights_version(model) else None
 
 
 def _checkpoint_files(name: str, location: dict[str, Any]) -> tuple[CheckpointFile, ...]:

@@ -67,8 +67,9 @@ def packed_attention(
         groups == 1
         or rows > MAX_ROWS
         or attention_mask is None
-        or not _is_same_for_heads(attention_mask)
-        or not _is_our_forward()
+        or attention_mask.ndim != 4
+        or attention_mask.shape[1] != 1  # it differs between heads
+        or not (is_overridden(PACKED) or is_overridden(RAGGED))  # not the engine's forward pass
         or any(options.get(name) is not None for name in SCORE_BIASES)
     ):
         sdpa: Callable[..., Attention] = AttentionInterface()["sdpa"]
@@ -82,15 +83,6 @@ def packed_attention(
         scale=scaling,
     )
     return output.reshape(batch, heads, rows, -1).transpose(1, 2).contiguous(), None
-
-
-def _is_our_forward() -> bool:
-    """Return whether the engine has overridden the attention of this thread's forward pass."""
-    return is_overridden(PACKED) or is_overridden(RAGGED)
-
-
-def _is_same_for_heads(mask: Tensor) -> bool:
-    return mask.ndim == 4 and mask.shape[1] == 1
 
 
 def _packed_mask(mask: Tensor, groups: int, dtype: torch.dtype) -> Tensor:

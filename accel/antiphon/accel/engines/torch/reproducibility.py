@@ -16,6 +16,7 @@ from transformers import Cache, PreTrainedModel
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, Tokens
 from antiphon.accel.engines.torch.attention import EXACT, implementation_of
 from antiphon.accel.engines.torch.cache_kinds import only_appends
+from antiphon.accel.engines.torch.self_test import random_tokens
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.engines.torch.traits import Traits
 
@@ -74,10 +75,8 @@ def check_model(model: PreTrainedModel, find_traits: Callable[[], Traits]) -> No
 
 @torch.no_grad()
 def _rounds_alike(model: PreTrainedModel, traits: Traits) -> bool:
-    vocab_size = model.config.get_text_config(decoder=True).vocab_size
     for seed, size in enumerate(PREFIX_LENGTHS):
-        random = torch.Generator().manual_seed(seed)
-        tokens = torch.randint(1, vocab_size, (size + 1 + len(SHAPE) + 1,), generator=random).tolist()
+        tokens = random_tokens(model, size + 1 + len(SHAPE) + 1, seed)
         if not torch.equal(*(decode(model, traits, tokens, size) for decode in (_decode_one_by_one, _decode_tree))):
             return False
     return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -101,7 +102,7 @@ class SelfTest:
         try:
             for seed in SEEDS:
                 least = min(least, error(traits, shape, seed))
-                if least <= _tolerance(self.model):
+                if least <= (1e-3 if self.model.dtype in (torch.float32, torch.float64) else 0.05):
                     return True
             return least <= self._noise(traits, len(shape))
         except FAILURES:
@@ -128,9 +129,8 @@ class SelfTest:
 
         The first pass contains the prefill of one of the sequences.
         """
-        vocab_size = self.model.config.get_text_config(decoder=True).vocab_size
-        random = torch.Generator().manual_seed(seed)
-        texts = [torch.randint(1, vocab_size, (PREFIX + size,), generator=random).tolist() for size in (0, 5, 2)]
+        tokens = random_tokens(self.model, 3 * PREFIX + 7, seed)
+        texts = [tokens[start:end] for start, end in pairwise((0, PREFIX, 2 * PREFIX + 5, 3 * PREFIX + 7))]
         drafts = [replace(shape, tokens=tuple(texts[1][: len(shape)])), chain(texts[0][:3]), EMPTY]
         sequences = [self._sequence(traits) for _ in texts]
         for sequence, text in zip(sequences[:2], texts, strict=False):
@@ -198,11 +198,14 @@ class SelfTest:
 
     def _tokens(self, rows: int, seed: int) -> list[int]:
         """Return random token ids: a prefix, the root, and one for each row."""
-        vocab_size = self.model.config.get_text_config(decoder=True).vocab_size
-        random = torch.Generator().manual_seed(seed)
-        size = _prefix(self.model) + 1 + rows
-        tokens: list[int] = torch.randint(1, vocab_size, (size,), generator=random).tolist()
-        return tokens
+        return random_tokens(self.model, _prefix(self.model) + 1 + rows, seed)
+
+
+def random_tokens(model: PreTrainedModel, size: int, seed: int) -> list[int]:
+    """Return random token ids without the first one, which is often padding."""
+    vocab_size = model.config.get_text_config(decoder=True).vocab_size
+    tokens: list[int] = torch.randint(1, vocab_size, (size,), generator=torch.Generator().manual_seed(seed)).tolist()
+    return tokens
 
 
 def _distance(logits: Tensor, truth: Tensor) -> float:
@@ -213,7 +216,3 @@ def _prefix(model: PreTrainedModel) -> int:
     """Return a prefix length that exceeds any window inside the model, such as GPT-Neo's."""
     window = getattr(model.config.get_text_config(decoder=True), "window_size", None)
     return PREFIX + window if isinstance(window, int) else PREFIX
-
-
-def _tolerance(model: PreTrainedModel) -> float:
-    return 1e-3 if model.dtype in (torch.float32, torch.float64) else 0.05

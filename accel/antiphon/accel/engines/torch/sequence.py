@@ -161,14 +161,14 @@ class TorchSequence:
         """See `CachedSequence.keep`."""
         pending, draft, others = self._last_input
         fed, kept = len(pending) + len(draft) + others, len(pending) + len(path)
-        self.hidden_states.keep(self.length, [*range(len(pending)), *(len(pending) + row for row in path)])
+        rows = [*range(len(pending)), *(len(pending) + row for row in path)]
+        self.hidden_states.keep(self.length, rows)
         if self._snapshot is not None and kept < fed:
             self._replay([*pending, *(draft.tokens[row] for row in path)], fed)
         elif kept < fed and self.level in ("tree", "linear"):
-            rows = [*range(len(pending)), *(len(pending) + row for row in path)]
             keep_rows(self.cache, rows, length=self.length, fed=fed)
         if self._draft_states is not None:
-            self._draft_states.keep(len(pending) + path[-1] if path else len(pending) - 1)
+            self._draft_states.keep(rows[-1])
             self._draft_states = None
         end_recording(self._recording_layers)
         self.length += kept

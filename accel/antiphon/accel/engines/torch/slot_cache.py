@@ -249,11 +249,6 @@ class SlotCachePool:
         self._backend = backend
         self._caches: dict[tuple[object, ...], SlotCache] = {}
 
-    @property
-    def sizes(self) -> list[int]:
-        """Sizes of the slot caches that exist, in slots, ascending."""
-        return sorted(cache.size for cache in self._caches.values())
-
     @torch.inference_mode(False)  # the cache outlives the request
     def get(
         self,

@@ -1,0 +1,12 @@
+"""Progress of long operations: the type of the callbacks, and the one that ignores it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Progress = Callable[[str, int, int], None]
+"""Called as ``progress(stage, done, total)`` when a stage starts or advances."""
+
+
+def ignore_progress(stage: str, done: int, total: int) -> None:
+    """Do nothing: the progress callback of a caller that gives none."""
