@@ -195,8 +195,8 @@ KINDS: dict[str, Case] = {
         lambda: seen.word(
             seen.paragraph("Seen.", "", seen.run("Secret.", '<w:rStyle w:val="Based"/>'))
             + seen.paragraph("Covert.", '<w:pStyle w:val="Based"/>'),
-            styles=f"<w:styles {seen.NAMESPACES}><w:style w:type='character' w:styleId='Own'><w:rPr><w:vanish/></w:rPr></w:style>"
-            "<w:style w:type='character' w:styleId='Based'><w:basedOn w:val='Own'/></w:style></w:styles>",
+            styles=f"<w:styles {seen.NAMESPACES}><w:style w:type='character' w:styleId='Own'><w:rPr><w:vanish/></w:rPr>"
+            "</w:style><w:style w:type='character' w:styleId='Based'><w:basedOn w:val='Own'/></w:style></w:styles>",
         ),
         ("Seen.",),
         ("Secret", "Covert"),
