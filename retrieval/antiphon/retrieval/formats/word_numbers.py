@@ -97,7 +97,7 @@ class ParagraphNumbers:
             yield from ((each, found.get(f"{W}styleId")) for each in found.iterfind(f"{W}pPr/{W}numPr"))
 
     def _styles_of(self, style: str) -> Iterator[Any]:
-        """Yield a style, and those that it is based on."""
+        """Yield a style and its base styles."""
         for _ in range(_MOST_STYLES):
             found = self._styles.get(style)
             if found is None:
