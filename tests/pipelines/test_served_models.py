@@ -126,6 +126,9 @@ def test_the_default_model_comes_from_the_file_and_the_environment(
     assert "no setting 'modle'" in run("config", "modle").stderr
     config_command.settings_file().write_text("model = ")
     assert "is not valid TOML" in run("ask", QUESTION).stderr.replace("\n", " ")
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(config_command, "user_config_dir", lambda _: str(tmp_path / "file" / "new"))
+    assert config_command.read_settings() == {}, "the home folder is a file"
 
 
 def test_a_quoted_answer_ends_with_the_models_that_could_write_one(

@@ -38,7 +38,13 @@ VALUES = {  # the value, its number format, and what is shown
     "Count": (1500, "0.00E+00", "1.50E+03"),
     "Sum": (0.1 + 0.2, "General", "0.3"),
     "Deadline": (45717, "dd.mm.yyyy", "2025-03-01"),
+    "Opening": (0.3125, "hh:mm", "07:30"),
     "Approved": (True, "General", "TRUE"),
+    "Code": (4711, ";;;", ""),
+    "Signature": ("Eva", ";;;", ""),
+    "Millions": (-3400, '[>=1000000]0.0,,"M";[<0]0.0,"k";0', "-3.4k"),
+    "Share": (2.25, "# ?/?", "2 1/4"),
+    "Eighths": (-0.5, "?/8", "-4/8"),
 }
 
 
@@ -78,7 +84,7 @@ def hidden_xlsx() -> bytes:
 def rowspan_html() -> bytes:
     rows = ["<th>".join(["", *FEES[0]])]
     for region, plan, fee in FEES[1:]:
-        span = f"<td rowspan={3 if region == 'North' else 2}>{region}" if region else ""
+        span = f"<td rowspan={3 if region == 'North' else 0}>{region}" if region else ""
         rows.append(f"{span}<td>{plan}<td>{fee}")
     return f"<!doctype html><table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>".encode()
 
@@ -165,6 +171,10 @@ def slides_pptx() -> bytes:
     hidden.element.set("show", "0")
     for text, left, top in (("right below", 5, 3), ("left above", 0, 2), ("right above", 5, 2), ("left below", 0, 3)):
         slide.shapes.add_textbox(*map(Inches, (left, top, 4, 0.5))).text_frame.text = text
+    slide.shapes.add_textbox(*map(Inches, (30, 1, 4, 0.5))).text_frame.text = "beside the slide"
+    group: Any = slide.shapes.add_group_shape()
+    group.shapes.add_textbox(*map(Inches, (1, 1, 4, 0.5))).text_frame.text = "in a hidden group"
+    group.element.nvGrpSpPr.cNvPr.set("hidden", "1")
     data: Any = CategoryChartData()  # type: ignore[no-untyped-call]
     data.categories = ["East", "West"]
     data.add_series("First quarter", (19.2, 21.4))

@@ -33,6 +33,7 @@ THREAD = (
     b"> the opening pressure is 4 bar, is it not?\n>\n"
     b"> On Fri, 31 May 2024, Eva wrote:\n>> What is the opening pressure?\n"
 )
+WHITE = (("grey", 620), ("white", 500), ("paper", 300))
 EVENT = (
     b"BEGIN:VCALENDAR\nBEGIN:VEVENT\nUID:0400\nDTSTART:20240610T120000Z\nSUMMARY:Valve test\nLOCATION:Hall 3\n"
     b"END:VEVENT\nEND:VCALENDAR\n"
@@ -132,6 +133,23 @@ KINDS: dict[str, Case] = {
         ),
         ("| Name | Address | Address |\n| --- ", "| Eva | Main Road | Bremen |"),
     ),
+    "beside.xlsx": (
+        partial(
+            seen.workbook,
+            [
+                *(["Part", "Price", None, "Name", "Room"], ["Pump", 5, None, "Eva", 12], ["Valve", 7, None, "Ben", 14]),
+                ["Rope", 9],
+            ],
+        ),
+        ("| Part | Price |\n| --- ", "| Rope | 9 |\n\n| Name | Room |\n| --- ", "| Ben | 14 |"),
+        ("|  |",),
+    ),
+    "apart.xlsx": (  # one table with an empty column
+        partial(
+            seen.workbook, [["Part", "Price", None, "Weight", "Place"], ["Pump", 5, None, 12, "Hall"], ["Rope", 9]]
+        ),
+        ("| Pump | 5 |  | 12 | Hall |",),
+    ),
     "levels.docx": (
         partial(
             seen.clauses_docx,
@@ -168,12 +186,27 @@ KINDS: dict[str, Case] = {
     "slides.pptx": (
         seen.slides_pptx,
         ("left above\n\nleft below\n\nright above\n\nright below", "East; First quarter: 19.2\nWest;", FILLED[0]),
-        ("Withdrawn",),
-        ("its hidden slide 2 was not read",),
+        ("Withdrawn", "beside the slide", "in a hidden group"),
+        ("its hidden slide 2 was not read", "slide 1 has hidden shapes, which were not read: 2"),
+    ),
+    "styles.docx": (
+        lambda: seen.word(
+            seen.paragraph("Seen.", "", seen.run("Secret.", '<w:rStyle w:val="Based"/>'))
+            + seen.paragraph("Covert.", '<w:pStyle w:val="Based"/>'),
+            styles=f"<w:styles {seen.NAMESPACES}><w:style w:type='character' w:styleId='Own'><w:rPr><w:vanish/></w:rPr>"
+            "</w:style><w:style w:type='character' w:styleId='Based'><w:basedOn w:val='Own'/></w:style></w:styles>",
+        ),
+        ("Seen.",),
+        ("Secret", "Covert"),
+        ("its hidden text was not read: 2",),
     ),
     "lists.html": (
         lambda: b"<ol start=3 type=a><li>x<li value=9>y</ol><ol reversed><li>two<li>one</ol><ul><li>dot</ul>",
         ("c. x\ni. y", "2. two\n1. one", "- dot"),
+    ),
+    "table.md": (
+        lambda: b"# Fees\n\n" + seen.rowspan_html().replace(b"<tr>", b"\n\n<tr>") + b"\n\n```\n<table>\n```\n",
+        ("# Fees", "| Region | Plan | Monthly fee |\n|---", *FILLED, "```\n<table>\n```"),
     ),
     "headers.html": (
         lambda: (
@@ -189,7 +222,41 @@ KINDS: dict[str, Case] = {
         ("Secret",),
         ("page 1 with invisible text, which was not read",),
     ),
+    "outside.pdf": (
+        lambda: pages_of(shown([*lines("Visible words."), (2000.0, 400.0, 10.0, "Words beside the page.")])),
+        ("Visible words.",),
+        ("beside",),
+        ("page 1 with invisible text, which was not read",),
+    ),
+    "white.pdf": (
+        lambda: pages_of(
+            b"0.2 g 70 600 300 40 re f 1 g 70 480 300 40 re f "
+            + b" ".join(shown(lines(f"White on {ground}.", top=top)) for ground, top in WHITE)
+        ),
+        ("White on grey.",),
+        ("on white", "on paper"),
+        ("page 1 with invisible text, which was not read",),
+    ),
     "outlook.eml": (partial(seen.mail, OUTLOOK), ("Please see below.\n\nQuoted message\n\nFrom: Ben",), ("-----",)),
+    "outlook_page.eml": (
+        partial(
+            seen.mail,
+            b"<p>It is 6 bar.</p><div><p><b>From:</b> Ben<br><b>Sent:</b> Monday<br><b>Subject:</b> Valve</p></div>"
+            b"<p>Is it 4 bar?</p>",
+            b"text/html; charset=utf-8",
+        ),
+        ("It is 6 bar.\n\nQuoted message\n\nFrom: Ben",),
+    ),
+    "cancelled.eml": (
+        partial(
+            seen.mail,
+            b"BEGIN:VCALENDAR\nBEGIN:VEVENT\nBEGIN:VALARM\nDESCRIPTION:Reminder\nEND:VALARM\nSUMMARY:Valve test\n"
+            b"RRULE:FREQ=WEEKLY\nSTATUS:CANCELLED\nEND:VEVENT\nEND:VCALENDAR\n",
+            b"text/calendar",
+        ),
+        ("Valve test\nRepeats: FREQ=WEEKLY\nStatus: CANCELLED",),
+        ("Reminder",),
+    ),
     "below.eml": (
         partial(seen.mail, b"Ben wrote:\n> Is it 4 bar?\n\nNo, 6 bar.\n"),
         ("No, 6 bar.\n\nBen wrote:\n\nIs it",),
@@ -213,6 +280,21 @@ KINDS: dict[str, Case] = {
         ("| Straße |",),
         (),
         ("its encoding was ",),
+    ),
+    "named.csv": (
+        lambda: b"sep=;\nName;Price, net\nPump;1,5\nValve;2,5\n",
+        ("| Name | Price, net |\n| ---",),
+        ("sep=",),
+    ),
+    "icon.py": (
+        lambda: b"ICON = (\n" + b'    b"%s"\n' % (b"iVBORw0KGgo4" * 6) * 9 + b')\nSIZES = "a list"\n',
+        ("ICON", 'SIZES = "a list"'),
+        ("iVBOR",),
+    ),
+    "icon.c": (
+        lambda: b"char icon[] = {" + b"0x1f, 0x8b,\n" * 40 + b"};\nint size;\n",
+        ("char icon[]", "int size;"),
+        ("0x1f, 0x8b,\n0x1f",),
     ),
     "data.json": (
         lambda: b'{"name": "Pump", "icon": "' + b"iVBORw0KGgo4" * 40 + b'"}',

@@ -21,7 +21,7 @@ _FUNCTION_WORDS = frozenset(
         r"\S+",
         "a an the is are was were be do does did can could should would will may might must have has had i you we my "
         "your what which who whom whose when where why how of in on at to for from by with about and or but so not no "
-        "if there many much long often",
+        "if there many much long often s",
     )
 )
 _SMALL_TALK = frozenset(
@@ -32,7 +32,7 @@ _SMALL_TALK = frozenset(
         "beaucoup bonjour hola gracias muchas ciao grazie mille tack hej 谢谢 你好 ありがとう こんにちは",
     )
 )
-_WORD = re.compile(r"\w[\w'’.-]*")
+_WORD = re.compile(r"\w+(?:(?!['’]s\b)['’.-]+\w+)*")  # without an 's and a full stop at its end
 _COLUMNS = (
     (r"\b(?:who|whose|owns?|owned|responsible)\b", "owner responsible person contact manager lead author name"),
     (
@@ -40,6 +40,7 @@ _COLUMNS = (
         "cost price amount value sum fee total budget eur",
     ),
     (r"\b(?:when|until|since|dates?)\b", "date start end renewal due deadline day until since"),
+    (r"\b(?:how long|lasts?|take)\b", "duration length time running hours days period term"),
     (r"\b(?:where|located|place)\b", "location place site room city address country"),
 )
 _SAME_WORDS = 0.7  # minimum share of words that two questions have in common if they are the same question

@@ -136,6 +136,8 @@ def test_other_origins_and_other_host_names_are_refused(serve: Serve) -> None:
         strange = {"Origin": "https://strange.example"}
         assert client.post("/v1/chat/completions", json=REQUEST, headers=strange).status_code == 403
         assert client.post("/documents", files={"file": ("a.txt", b"a")}, headers=strange).status_code == 403
+        for site, status in {"same-origin": 200, "same-site": 403, "cross-site": 403}.items():  # behind a proxy
+            assert client.get("/v1/models", headers=strange | {"Sec-Fetch-Site": site}).status_code == status
         friend = client.get("/v1/models", headers={"Origin": "https://friend.example"})
         assert friend.headers["access-control-allow-origin"] == "https://friend.example"
         assert client.get("/v1/models", headers={"Origin": "http://testserver"}).status_code == 200

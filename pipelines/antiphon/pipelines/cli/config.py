@@ -50,7 +50,7 @@ def read_settings() -> dict[str, Any]:
     file = settings_file()
     try:
         found = tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # also if the home folder is none
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} is not valid TOML ({error}); correct it, or remove it.") from error

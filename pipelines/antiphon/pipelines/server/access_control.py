@@ -46,6 +46,8 @@ def check_host_and_origin(headers: Headers, settings: ServerSettings) -> None:
     """Refuse a request that names a host or an origin that is not allowed.
 
     Checking the host prevents DNS rebinding; checking the origin refuses requests from web pages of other sites.
+    Behind a proxy that changes the host, the browser says that the origin is the page's own (``Sec-Fetch-Site``), which
+    no script can set.
 
     Raises:
         ApiError: 403, the host or the origin is not allowed.
@@ -54,7 +56,8 @@ def check_host_and_origin(headers: Headers, settings: ServerSettings) -> None:
     if settings.allowed_hosts and _url(f"//{host}").hostname not in settings.allowed_hosts:
         raise ApiError(403, "This server does not answer to that host name; allow it with --allow-host.")
     origin = headers.get("origin")
-    if origin and origin not in settings.allowed_origins and _url(origin).netloc != host:
+    is_own = headers.get("sec-fetch-site") == "same-origin"
+    if origin and origin not in settings.allowed_origins and _url(origin).netloc != host and not is_own:
         raise ApiError(403, "Web pages of other origins may not use this server; allow them with --allow-origin.")
 
 

@@ -118,4 +118,4 @@ def _merges(parser: Any, numbers: Sequence[int], columns: Sequence[int]) -> list
 
 
 def _is_hidden(attributes: Mapping[str, str]) -> bool:
-    return attributes.get("hidden") in ("1", "true")
+    return attributes.get("hidden") in ("1", "true") or "0" in (attributes.get("width"), attributes.get("ht"))

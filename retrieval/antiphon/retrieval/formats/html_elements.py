@@ -134,8 +134,11 @@ def data_table(table: LexborNode) -> TableNodes | None:
 
     A table with data has at least two rows and two columns, short cells, and no headings, lists or tables in them.
     """
-    bodies = [table, *(node for node in children(table) if node.tag in ("tbody", "thead", "tfoot"))]
-    found = [node for body in bodies for node in children(body) if node.tag == "tr" and not is_hidden(node)]
+    bodies = sorted(
+        (node for node in children(table) if node.tag in ("tbody", "thead", "tfoot")),
+        key=lambda node: node.tag == "tfoot",
+    )
+    found = [node for body in (table, *bodies) for node in children(body) if node.tag == "tr" and not is_hidden(node)]
     cells = [[cell for cell in children(row) if cell.tag in CELLS and not is_hidden(cell)] for row in found]
     cells = [row for row in cells if row]
     nodes = _placed(cells)
@@ -157,9 +160,9 @@ def _placed(cells: Sequence[Sequence[LexborNode]]) -> TableNodes:
         for cell in row:
             while covered.get(left, -1) >= top:
                 left += 1
-            height = _span(cell, "rowspan") if left < _MOST_COLUMNS else 1
+            height = (_span(cell, "rowspan") or len(cells)) if left < _MOST_COLUMNS else 1
             bottom = min(top + height, len(cells)) - 1
-            right = left + min(_span(cell, "colspan"), _MOST_COLUMNS) - 1
+            right = left + min(_span(cell, "colspan") or 1, _MOST_COLUMNS) - 1
             covered |= dict.fromkeys(range(left, right + 1), bottom)
             rows[top] += [None] * (right + 1 - len(rows[top]))
             rows[top][left] = cell
@@ -172,7 +175,7 @@ def _placed(cells: Sequence[Sequence[LexborNode]]) -> TableNodes:
 
 def _span(cell: LexborNode, name: str) -> int:
     span = cell.attributes.get(name) or "1"
-    return max(int(span), 1) if span.isdecimal() else 1
+    return int(span) if span.isdecimal() else 1
 
 
 def children(node: LexborNode) -> Iterator[LexborNode]:

@@ -16,7 +16,7 @@ from antiphon.retrieval.document import Document
 from antiphon.retrieval.formats.document_builder import DocumentBuilder
 from antiphon.retrieval.formats.html import read_html_document
 from antiphon.retrieval.formats.limits import MAX_MEMBERS, Member
-from antiphon.retrieval.formats.mail_text import add_thread, event_lines, unflowed
+from antiphon.retrieval.formats.mail_text import ORIGINAL, add_thread, event_lines, unflowed
 from antiphon.retrieval.formats.text import DecodedText, decode_text
 
 _SHOWN = ("From", "To", "Cc", "Date")
@@ -56,7 +56,7 @@ def read_mail_document(data: bytes, source: str) -> Document:
         if kind == "html":
             page = _html(body, source)
             warnings += page.warnings
-            if "\n> " in f"\n{page.text}":
+            if "\n> " in f"\n{page.text}" or ORIGINAL.search(page.text):
                 add_thread(builder, page.text, shown["From"])
             else:
                 builder.add_document(page, level=1)

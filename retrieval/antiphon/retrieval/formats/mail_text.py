@@ -8,13 +8,21 @@ from collections.abc import Iterator
 from antiphon.retrieval.formats.document_builder import DocumentBuilder
 
 _MARKS = re.compile(r"(?:> ?)*")
-_ORIGINAL = re.compile(  # a forwarded or answered message below its headers, as Outlook writes it
+ORIGINAL = re.compile(  # a forwarded or answered message below its headers, as Outlook writes it
     r"^(?:[-_]{3,}[^\n]*\n+)?(?P<head>\*?(?:From|Von|De|Da|Van|Från|Fra|Od|От|发件人|差出人)\*?[ ]?[:：]\*?[ ][^\n]+\n)"
     r"(?=\*?[^\s:][^\n:]{0,20}[:：]\*?[ ])",
     re.MULTILINE,
 )
 _SENDER = re.compile(r"(?:\A|\n)(?P<sender>[^\n]+(?:\n[^\n]+)?[:：])\s*\Z")
-_EVENT = {"SUMMARY": "", "DTSTART": "Begins: ", "DTEND": "Ends: ", "LOCATION": "Place: ", "DESCRIPTION": ""}
+_EVENT = {
+    "SUMMARY": "",
+    "STATUS": "Status: ",
+    "DTSTART": "Begins: ",
+    "DTEND": "Ends: ",
+    "RRULE": "Repeats: ",
+    "LOCATION": "Place: ",
+    "DESCRIPTION": "",
+}
 _DATE = re.compile(r"(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)\d\d(Z?))?")
 
 
@@ -28,7 +36,7 @@ def add_thread(builder: DocumentBuilder, text: str, sender: str) -> None:
         text: The text; lines that begin with ``>`` are quoted.
         sender: The heading above the sender's own text if it follows a quote.
     """
-    if original := _ORIGINAL.search(text):
+    if original := ORIGINAL.search(text):
         quoted = text[original.start("head") :].split("\n")
         text = text[: original.start()] + "".join(f"> {line}\n" for line in quoted)
     blocks: list[tuple[int, str]] = []
@@ -79,13 +87,15 @@ def unflowed(text: str, *, without_spaces: bool) -> str:
 
 def event_lines(calendar: str) -> Iterator[str]:
     """Yield the summary, the time, the place and the description of each event in iCalendar data (RFC 5545)."""
-    is_event = False
+    inside: list[str] = []
     for line in re.sub(r"\r?\n[ \t]", "", calendar).split("\n"):
         head, _, value = line.strip().partition(":")
         name, _, parameters = head.upper().partition(";")
-        if name in ("BEGIN", "END"):
-            is_event = name == "BEGIN" and value.upper() == "VEVENT"
-        elif is_event and name in _EVENT and value:
+        if name == "BEGIN":
+            inside.append(value.upper())
+        elif name == "END":
+            inside = inside[:-1]
+        elif inside[-1:] == ["VEVENT"] and name in _EVENT and value:
             zone = re.sub(r".*TZID=([^;]*).*|.*", r" \1", head.partition(";")[2]) if "TZID=" in parameters else ""
             text = re.sub(r"\\(.)", lambda match: "\n" if match[1] in "nN" else match[1], value)
             yield _EVENT[name] + (_time(text) + zone if name.startswith("DT") else text)

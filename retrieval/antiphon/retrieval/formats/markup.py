@@ -33,6 +33,7 @@ _SECTION = re.compile(
 )
 _LINE_END = re.compile(r"\r\n?|\n")
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_TABLE = re.compile(r"<table\b.*?</table>", re.DOTALL | re.IGNORECASE)
 _MYST = re.compile(r"^[ \t]*(?:`{3,}|~{3,}|:{3,})[ \t]*\{[\w:-]+\}|^\([^\n()]+\)=[ \t]*$", re.MULTILINE)
 _CONTAINER = re.compile(r"^[ \t]*:{3,}[ \t]*[a-zA-Z{]", re.MULTILINE)
 _MYST_INCLUDE = re.compile(r"^[ \t]*(?:`{3,}|~{3,}|:{3,})[ \t]*\{((?:literal)?include)\}[ \t]*(\S+)", re.MULTILINE)
@@ -69,7 +70,9 @@ _MARKER = re.compile(
 def read_markdown_document(data: bytes, source: str) -> Document:
     """Read a Markdown file without comments and the fences of MyST directives; front matter becomes metadata.
 
-    The place of a passage is its range of lines, unless a part of the text was left out.
+    Tables in HTML become tables in Markdown.
+
+    The place of a passage is its lines, unless something was left out.
 
     Raises:
         ValueError: The bytes are binary.
@@ -87,9 +90,29 @@ def read_markdown_document(data: bytes, source: str) -> Document:
     has_directives = is_myst or bool(_CONTAINER.search(text))
     if "<!--" in text or "]:" in text or has_directives:
         text = without_spans(text, [*_comments(text, is_myst), *(_directive_spans(text) if has_directives else ())])
-    is_whole = len(text) == len(decoded.text) - start  # else line numbers would differ from the file's
+    if _TABLE.search(text):
+        text = _with_tables(text)
+    is_whole = len(text) == len(decoded.text) - start  # else the numbers of lines are not those of the file
     lines = Regions.of_lines(text, 1 + decoded.text.count("\n", 0, start)) if is_whole else None
     return Document(text, source, metadata, markdown_headings(text), regions=lines, warnings=tuple(warnings))
+
+
+def _with_tables(text: str) -> str:
+    """Return the text with the tables of its HTML blocks in Markdown, except those that only lay out the page."""
+    from antiphon.retrieval.formats.html import read_html_document
+
+    starts, parts, position = _line_starts(text), list[str](), 0
+    for token in _parser(with_inline=False).parse(text):
+        if token.type != "html_block" or not token.map:
+            continue
+        for match in _TABLE.finditer(text, max(position, starts[token.map[0]])):
+            if match.start() >= starts[token.map[1]]:
+                break
+            table = read_html_document(match[0].encode("utf-8", "replace"), "").text
+            if table.startswith("| ") or "\n| " in table:
+                parts += [text[position : match.start()], "\n", table, "\n"]
+                position = match.end()
+    return "".join([*parts, text[position:]])
 
 
 def markdown_headings(text: str) -> tuple[Heading, ...]:

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import datetime
+import operator
 import re
 from decimal import ROUND_HALF_UP, Decimal
+from fractions import Fraction
 
 _TOKEN = re.compile(
     r'"([^"]*)"|\\(.)|[_*].|\[\$([^-\]]*)[^\]]*\]|\[[^\]]*\]|(?P<digits>[0#?.,]+(?:e[+-]0+)?)|(.)',
     re.IGNORECASE | re.DOTALL,
 )
-_SECTION = re.compile(r'(?:"[^"]*"|\\.|\[[^\]]*\]|[^;"\\\[])+|(?<=;)(?=;|\Z)')
-_AS_IT_IS = re.compile(r"general|[@/]", re.IGNORECASE)  # also fractions
+_SECTION = re.compile(r'((?:"[^"]*"|\\.|\[[^\]]*\]|[^;"\\\[])*);')
+_CONDITION = re.compile(r"\[(<=|>=|<>|[<>=])(-?[\d.]+)\]")
+_COMPARED = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "=": operator.eq,
+    "<>": operator.ne,
+}
+_FRACTION = re.compile(r"(?P<whole>[#?0]+ +)?[#?0]+/(?P<below>[#?0]+|\d+)")
+_AS_IT_IS = re.compile(r"general|[@/]", re.IGNORECASE)
 
 
 def shown(value: object, code: str = "General") -> str:
@@ -25,18 +37,38 @@ def shown(value: object, code: str = "General") -> str:
     """
     if isinstance(value, bool):
         return str(value).upper()
+    precision = "seconds" if "s" in code.lower() else "minutes"
     if isinstance(value, datetime.datetime):
-        return value.date().isoformat() if value.time() == datetime.time() else value.isoformat(" ", "seconds")
+        return value.date().isoformat() if value.time() == datetime.time() else value.isoformat(" ", precision)
+    if isinstance(value, datetime.time):
+        return value.isoformat(precision)
     if isinstance(value, datetime.timedelta):
         minutes, seconds = divmod(round(value.total_seconds()), 60)
         return f"{minutes // 60}:{minutes % 60:02}" + f":{seconds:02}" * ("s" in code.lower())
+    sections = _SECTION.findall(f"{code};") or [code]
     if not isinstance(value, int | float) or value - value != 0:
-        return "" if value is None else str(value)
-    number, sections = Decimal(f"{value:.15g}" if isinstance(value, float) else value), _SECTION.findall(code) or [code]
+        return "" if value is None or sections[3:] == [""] else str(value)
+    number = Decimal(f"{value:.15g}" if isinstance(value, float) else value)
+    if any(conditions := [*map(_CONDITION.search, sections)]):
+        met = (not each or _COMPARED[each[1]](number, Decimal(each[2])) for each in conditions)
+        section = next((section for section, is_met in zip(sections, met, strict=True) if is_met), "General")
+        return shown(value, _CONDITION.sub("", section))
     place = 1 if number < 0 and len(sections) > 1 else 2 if not number and len(sections) > 2 else 0
+    if match := _FRACTION.search(sections[place]):
+        return "-" * (number < 0 and not place) + _as_fraction(abs(number), match)
     if _AS_IT_IS.search(sections[place]):
         return f"{number:f}" if isinstance(value, int) or not number or -10 < number.adjusted() < 15 else f"{number:E}"
     return ("-" if number < 0 and not place else "") + _formatted(abs(number), sections[place])
+
+
+def _as_fraction(number: Decimal, form: re.Match[str]) -> str:
+    """Return a number that is not negative as a fraction, such as ``2 1/4`` for the format ``# ?/?``."""
+    whole, rest = divmod(Fraction(number), 1) if form["whole"] else (0, Fraction(number))
+    below = int(form["below"]) if form["below"].isdecimal() else 0
+    nearest = rest.limit_denominator(10 ** len(form["below"]) - 1).as_integer_ratio()
+    above, below = (round(rest * below), below) if below else nearest
+    whole, above = (whole + 1, 0) if form["whole"] and above == below else (whole, above)
+    return " ".join([*([str(whole)] * bool(whole or not above)), *([f"{above}/{below}"] * bool(above))])
 
 
 def _formatted(number: Decimal, section: str) -> str:

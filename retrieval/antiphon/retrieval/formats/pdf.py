@@ -6,8 +6,7 @@ import contextlib
 import ctypes
 import re
 import threading
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +28,10 @@ _WIDE_GAP = 1.5  # of the line's height; a line is split into columns or cells a
 _LINE = re.compile(rf"[^\r\n{SOFT_HYPHEN}]*(?:{SOFT_HYPHEN}|\r?\n|\r|\Z)")
 _ENCRYPTED, _UNSUPPORTED = 4, 5  # error codes of PDFium
 _LISTED = 12
-_PICTURE = 0.5  # of a page's area; if pictures cover more, the page's text may be in the pictures
-_LEAST_LAYER = 200  # characters; with more text on a page of pictures, another program has recognized it
-_MOST_UNKNOWN = 0.3  # of a page's characters may have no letter in its fonts
+_PICTURE = 0.5  # of the area of a page that pictures cover: its text is in them
+_WHITE = 250  # of 255: the least red, green and blue of letters that are not seen on paper
+_LEAST_LAYER = 200  # characters of a page of which the text was recognized by another program
+_MOST_UNKNOWN = 0.3  # of the characters of a page, for which its fonts name no letters
 _OCR_KINDS = {
     "scanned": "without text, only with pictures",
     "pictured": "mostly with pictures, whose text was not read",
@@ -131,7 +131,7 @@ def _read_page(page: PdfPage) -> tuple[list[Line], list[str]]:
     objects = [*page.get_objects(filter=_SHAPES, max_depth=3)]
     boxes = [each.get_bounds() for each in objects if each.type == raw.FPDF_PAGEOBJ_IMAGE]
     share = sum((right - left) * (top - bottom) for left, bottom, right, top in boxes) / max(width * height, 1.0)
-    lines, unseen, is_lettered = _lines(page, with_invisible=share >= _PICTURE)
+    lines, unseen, is_lettered = _lines(page, objects, with_invisible=share >= _PICTURE)
     kinds = ["unseen"] * unseen
     if not is_lettered:
         return [], [*kinds, "unlettered"]
@@ -175,10 +175,12 @@ def _named(pages: list[int]) -> str:
     return f"{'pages' if len(pages) > 1 else 'page'} {', '.join(map(str, pages[:_LISTED]))}{more}"
 
 
-def _lines(page: PdfPage, *, with_invisible: bool) -> tuple[list[Line], bool, bool]:
-    """Return the lines of a page, and two facts about the page.
+def _lines(page: PdfPage, shapes: Sequence[Any], *, with_invisible: bool) -> tuple[list[Line], bool, bool]:
+    """Return the lines of a page, whether invisible ones are left out, and whether its characters are known letters.
 
-    The facts are whether invisible text was left out, and whether the fonts name most letters.
+    Args:
+        shapes: The paths, pictures and shadings of the page.
+        with_invisible: Whether lines that are not drawn, or white on white, are read as well.
     """
     from pypdfium2 import raw
 
@@ -191,11 +193,12 @@ def _lines(page: PdfPage, *, with_invisible: bool) -> tuple[list[Line], bool, bo
     lines, unseen = [], False
     for text, (left, bottom, right, top), index in _boxes(textpage, turns):
         if text.strip() and width and height:
-            shown = raw.FPDFText_GetTextObject(textpage, index)
-            if not with_invisible and raw.FPDFTextObj_GetTextRenderMode(shown) == raw.FPDF_TEXTRENDERMODE_INVISIBLE:
+            box = ((left - x) / width, (bottom - y) / height, (right - x) / width, (top - y) / height)
+            is_beside = left < right and (max(box[:2]) > 1 or min(box[2:]) < 0)
+            middle = (left + right) / 2, (bottom + top) / 2
+            if is_beside or not (with_invisible or _is_seen(textpage, index, shapes, *middle)):
                 unseen = True
                 continue
-            box = ((left - x) / width, (bottom - y) / height, (right - x) / width, (top - y) / height)
             lines.append(rotated(Line(text, *box, _size(textpage, index) / height), turns))
     count = textpage.count_chars()
     unknown = sum(raw.FPDFText_HasUnicodeMapError(textpage, index) == 1 for index in range(count))
@@ -206,6 +209,35 @@ def _lines(page: PdfPage, *, with_invisible: bool) -> tuple[list[Line], bool, bo
 
 
 _Box = tuple[float, float, float, float]
+
+
+def _is_white(colour_of: Any, *arguments: Any) -> bool:
+    """Return whether what a function of PDFium returns the colour of is white or transparent."""
+    colour = [ctypes.c_uint() for _ in range(4)]
+    is_known = colour_of(*arguments, *colour)
+    *primaries, opacity = (each.value for each in colour)
+    return bool(is_known) and (min(primaries) > _WHITE or not opacity)
+
+
+def _is_seen(textpage: PdfTextPage, index: int, shapes: Iterable[Any], x: float, y: float) -> bool:
+    """Return whether a character at a place is drawn, and not white unless a shape behind it is not.
+
+    The places of shapes in forms are not known, so these count as shapes behind it.
+    """
+    from pypdfium2 import raw
+
+    text = raw.FPDFText_GetTextObject(textpage, index)
+    if raw.FPDFTextObj_GetTextRenderMode(text) == raw.FPDF_TEXTRENDERMODE_INVISIBLE:
+        return False
+    if not _is_white(raw.FPDFText_GetFillColor, textpage, index):
+        return True
+    for shape in shapes:
+        left, bottom, right, top = shape.get_bounds()
+        is_behind = shape.level > 0 or (left <= x <= right and bottom <= y <= top)
+        is_path = shape.type == raw.FPDF_PAGEOBJ_PATH
+        if is_behind and not (is_path and _is_white(raw.FPDFPageObj_GetFillColor, shape)):
+            return True
+    return False
 
 
 def _size(textpage: PdfTextPage, index: int) -> float:

@@ -11,6 +11,7 @@ from antiphon.retrieval.formats.document_builder import DocumentBuilder
 from antiphon.retrieval.formats.merged_cells import Merge, count_header_rows, fill, joined_header
 from antiphon.retrieval.formats.office import PARSER_ERRORS, drawn, drawn_lines, open_office, title_of
 
+_HIDDEN = "ancestor-or-self::*/*/p:cNvPr[@hidden='1' or @hidden='true']"  # itself, or a group that it is in
 _MAX_SHAPES = 200_000
 
 
@@ -29,7 +30,8 @@ def read_powerpoint_document(data: bytes, source: str) -> Document:
     office = open_office(data, "a PowerPoint presentation", "ppt/presentation.xml")
     builder, warnings = DocumentBuilder(), office.warnings
     try:
-        slides = [*Presentation(io.BytesIO(office.data)).slides]
+        presentation = Presentation(io.BytesIO(office.data))
+        slides = [*presentation.slides]
     except (PythonPptxError, *PARSER_ERRORS) as error:
         raise ValueError(f"it is not a readable presentation ({type(error).__name__}: {error})") from error
     for number, slide in enumerate(slides, 1):
@@ -37,7 +39,8 @@ def read_powerpoint_document(data: bytes, source: str) -> Document:
             warnings.append(f"its hidden slide {number} was not read")
             continue
         try:
-            if hidden := _add_slide(slide, builder, {"slide": str(number)}):
+            size = presentation.slide_width or 0, presentation.slide_height or 0
+            if hidden := _add_slide(slide, builder, {"slide": str(number)}, size):
                 warnings.append(f"slide {number} has hidden shapes, which were not read: {hidden}")
         except RecursionError as error:
             raise ValueError("it is nested too deeply") from error
@@ -46,13 +49,13 @@ def read_powerpoint_document(data: bytes, source: str) -> Document:
     return builder.build(source, {"title": title_of(office.archive)}, warnings)
 
 
-def _add_slide(slide: Any, builder: DocumentBuilder, place: dict[str, str]) -> int:
-    """Add the text of a slide; return its number of hidden shapes."""
+def _add_slide(slide: Any, builder: DocumentBuilder, place: dict[str, str], size: tuple[int, int]) -> int:
+    """Add the text of a slide of this size and return how many shapes are hidden or beside it."""
     title = slide.shapes.title
     if title is not None:
         builder.add_heading(title.text_frame.text, 1, place)
     shapes = [*_shapes(slide.shapes)]
-    hidden = [shape for shape in shapes if shape.element.xpath("./*/p:cNvPr[@hidden='1' or @hidden='true']")]
+    hidden = [shape for shape in shapes if shape.element.xpath(_HIDDEN) or _is_beside(shape, size)]
     for shape in shapes:
         if shape in hidden or (title is not None and shape.shape_id == title.shape_id):
             continue
@@ -66,6 +69,14 @@ def _add_slide(slide: Any, builder: DocumentBuilder, place: dict[str, str]) -> i
         notes = slide.notes_slide.notes_text_frame.text
         builder.add(f"Notes: {notes}" if notes.strip() else "", place)
     return len(hidden)
+
+
+def _is_beside(shape: Any, size: tuple[int, int]) -> bool:
+    """Return whether a shape that is in no group, whose place is known, is outside of its slide."""
+    if shape.element.getparent().tag.endswith("}grpSp") or None in (shape.left, shape.top, shape.width, shape.height):
+        return False
+    starts, ends = (shape.left, shape.top), (shape.left + shape.width, shape.top + shape.height)
+    return any(end < 0 or start > edge > 0 for start, end, edge in zip(starts, ends, size, strict=True))
 
 
 def _shapes(shapes: Any) -> Iterator[Any]:

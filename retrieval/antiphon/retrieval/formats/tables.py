@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import re
+import sys
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -16,6 +19,7 @@ from antiphon.retrieval.formats.text import decode_text
 MAX_CELLS = 5_000_000
 _MAX_ROWS = 2_000_000  # rows including empty ones
 _MOST_TITLES = 10  # rows above the header of a table
+_NAMED_DELIMITER = re.compile(r'"?sep=(.)"?\r?\n')  # the first line, as Excel writes and reads it
 _MAX_FIELD = 1_000_000  # characters of one value
 
 
@@ -85,9 +89,46 @@ def add_tables(builder: DocumentBuilder, rows: Sequence[Row], merges: Sequence[M
     """
     starts = [0, *(place for place in range(1, len(rows)) if _begins_table(rows, place)), len(rows)]
     for first, last in pairwise(starts):
-        inside = (each for each in merges if first <= each.top < last)
-        shifted = (replace(each, top=each.top - first, bottom=each.bottom - first) for each in inside)
-        _add_table(builder, rows[first:last], [*shifted])
+        for left, right in _columns_of_tables(rows[first:last]):
+            own = {place: part for place in range(first, last) if (part := _part(rows[place], left, right))}
+            places = [*own]
+            inside = (each for each in merges if first <= each.top < last and left <= each.left + 1 <= right)
+            shifted = (
+                replace(each, top=bisect_left(places, each.top), bottom=bisect_right(places, each.bottom) - 1)
+                for each in inside
+            )
+            _add_table(builder, [*own.values()], [*shifted])
+
+
+def _columns_of_tables(rows: Sequence[Row]) -> list[tuple[int, int]]:
+    """Return the first and the last column of each of the tables that stand beside each other, with a gap between them.
+
+    Each has several columns, the first of which names its rows, and other rows than the table to its left.
+    """
+    if all(map(str.strip, next((row.cells for row in rows if sum(map(bool, row.cells)) > 1), ()))):
+        return [(1, sys.maxsize)]  # its header has no gap
+    filled_rows: dict[int, list[int]] = {}
+    for place, row in enumerate(rows):
+        for column, cell in enumerate(row.cells if sum(map(bool, row.cells)) > 1 else (), row.column):
+            if cell.strip():
+                filled_rows.setdefault(column, []).append(place)
+    columns = sorted(filled_rows)
+    breaks = [at for at in range(1, len(columns)) if columns[at] > columns[at - 1] + 1]
+    tables = [columns[start:end] for start, end in pairwise([0, *breaks, len(columns)])]
+    places = [{place for column in table for place in filled_rows[column]} for table in tables]
+    names = ([rows[at].cells[table[0] - rows[at].column] for at in filled_rows[table[0]][1:]] for table in tables[1:])
+    are_separate = all(len(table) > 1 for table in tables) and all(one != other for one, other in pairwise(places))
+    if len(tables) < 2 or not are_separate or any(any(map(is_number, own)) or len({*own}) < len(own) for own in names):
+        return [(1, sys.maxsize)]
+    return [(table[0], table[-1]) for table in tables]
+
+
+def _part(row: Row, left: int, right: int) -> Row | None:
+    """Return the cells of a row in some columns, or None if they are empty."""
+    if right == sys.maxsize:
+        return row
+    cells = [""] * (row.column - 1) + [*row.cells]
+    return next(filled([(row.number, [""] * (left - 1) + cells[left - 1 : right])], row.place), None)
 
 
 def _begins_table(rows: Sequence[Row], place: int) -> bool:
@@ -133,8 +174,10 @@ def filled(rows: Iterable[tuple[int, Sequence[str]]], place: Place) -> Iterator[
 
 
 def _csv_rows(text: str, source: str) -> Iterator[list[str]]:
-    sample = text[:65_536]
-    delimiter = "\t" if source.lower().endswith((".tsv", ".tab")) else _delimiter(sample)
+    named = _NAMED_DELIMITER.match(text)
+    text = text[named.end() :] if named else text
+    is_tabbed = source.lower().endswith((".tsv", ".tab"))
+    delimiter = named[1] if named else "\t" if is_tabbed else _delimiter(text[:65_536])
     return csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
 
 

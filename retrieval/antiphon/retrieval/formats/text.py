@@ -43,9 +43,14 @@ _REPLACED = str.maketrans(
     | {each: each for each in "\t\n\r"}
     | dict.fromkeys("\v\f\x85", "\n")
 )
-_EMBEDDED = re.compile(  # data URIs, and other long runs of base64
+_EMBEDDED = re.compile(  # data URIs, and other long runs of base64 or of bytes
     r"\bdata:[\w.+-]+/[\w.+-]+(?:;[\w.=+-]+)*(?:,|%2C)[^\s)\]\"'<>]*"
     r"|(?<![A-Za-z0-9+/])(?=[A-Z+/]*[a-z0-9])(?=[a-z+/]*[A-Z0-9])[A-Za-z0-9+/]{256,}+={0,2}"
+    # at least three lines of base64, which may be literals of a program, and the last one
+    r"|(?<![A-Za-z0-9+/])(?:(?=[A-Za-z+/]*\d)(?=[A-Z0-9+/]*[a-z])(?=[a-z0-9+/]*[A-Z])[A-Za-z0-9+/]{60,76}+"
+    r"(?:[\"',]?[ \t]*\r?\n[ \t]*(?:b?[\"'])?|\\n)){3,}+"
+    r"(?:[A-Za-z0-9+/]{1,76}+={0,2}(?=[\"')]|[ \t]*(?:\r?\n|\\|\Z)))?"
+    r"|(?:0x[0-9A-Fa-f]{1,2},\s*+){64,}"
 )
 _SAMPLE = 65536  # bytes that are examined to detect an encoding
 _MOST_CONTROLS = 0.05
@@ -78,7 +83,7 @@ def decode_text(data: bytes, declared: str = "") -> DecodedText:
     text, warning = _decoded(data, declared)
     if "\x1b" in text or "\x08" in text:
         text = _ESCAPE_SEQUENCE.sub("", text)
-    return DecodedText(_EMBEDDED.sub("", without_controls(text)), (warning,) if warning else ())
+    return DecodedText(_EMBEDDED.sub(lambda match: "\n" * match[0].count("\n"), without_controls(text)), warning)
 
 
 def without_controls(text: str) -> str:

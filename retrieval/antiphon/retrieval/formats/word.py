@@ -23,7 +23,7 @@ from antiphon.retrieval.formats.office import (
     title_of,
     with_parts,
 )
-from antiphon.retrieval.formats.word_numbers import ParagraphNumbers, W, is_on
+from antiphon.retrieval.formats.word_numbers import ParagraphNumbers, W
 
 # The title is level 1, so headings are one level lower than in Word. These style names are the same in all languages.
 _STYLES = "\n".join(
@@ -96,12 +96,16 @@ def _rewrite(root: Any, numbers: ParagraphNumbers, charts: Mapping[str, Sequence
     hidden = 0
     for parent in [*root.iter()]:
         for place, child in reversed([*enumerate(parent)]):
-            if child.tag == f"{W}r" and is_on(child.find(f"{W}rPr/{W}vanish")):
+            is_run, is_paragraph = child.tag == f"{W}r", child.tag == f"{W}p"
+            if is_run and numbers.is_hidden(child, "r"):
                 parent.remove(child)
                 hidden += 1
             elif child.tag in (f"{M}oMath", f"{M}oMathPara"):
                 parent[place] = _run(linear(child))
-            elif child.tag == f"{W}p":
+            elif is_paragraph and numbers.is_hidden(child, "p"):
+                parent.remove(child)
+                hidden += 1
+            elif is_paragraph:
                 lines = [line for name in drawn(child) for line in charts.get(name, ())]
                 parent[place + 1 : place + 1] = [_element("p", _run(line)) for line in lines]
     for paragraph in root.iter(f"{W}p"):

@@ -35,6 +35,12 @@ class ParagraphNumbers:
         self._counts: dict[Any, dict[int, int]] = {}
         self._started: set[tuple[str, int]] = set()
 
+    def is_hidden(self, element: Any, kind: str) -> bool:
+        """Return whether a run (``r``) or a paragraph (``p``) is hidden, by its properties or its style."""
+        styles = self._styles_of(_value(element, f"{kind}Pr/{W}{kind}Style"))
+        switches = (each.find(f"{W}rPr/{W}vanish") for each in (*([element] * (kind == "r")), *styles))
+        return is_on(next((switch for switch in switches if switch is not None), None))
+
     def label(self, paragraph: Any) -> str:
         """Count a paragraph; return the number that Word prints before it, or an empty text."""
         style = _value(paragraph, f"pPr/{W}pStyle")
@@ -87,11 +93,16 @@ class ParagraphNumbers:
     def _properties(self, paragraph: Any, style: str) -> Iterator[tuple[Any, str]]:
         """Yield the numbering properties of a paragraph, then of its styles, with style names."""
         yield from ((each, style) for each in paragraph.iterfind(f"{W}pPr/{W}numPr"))
+        for found in self._styles_of(style):
+            yield from ((each, found.get(f"{W}styleId")) for each in found.iterfind(f"{W}pPr/{W}numPr"))
+
+    def _styles_of(self, style: str) -> Iterator[Any]:
+        """Yield a style and its base styles."""
         for _ in range(_MOST_STYLES):
             found = self._styles.get(style)
             if found is None:
                 return
-            yield from ((each, style) for each in found.iterfind(f"{W}pPr/{W}numPr"))
+            yield found
             style = _value(found, "basedOn")
 
 
