@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import re
 import threading
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any

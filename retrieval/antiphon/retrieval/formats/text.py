@@ -83,7 +83,8 @@ def decode_text(data: bytes, declared: str = "") -> DecodedText:
     text, warning = _decoded(data, declared)
     if "\x1b" in text or "\x08" in text:
         text = _ESCAPE_SEQUENCE.sub("", text)
-    return DecodedText(_EMBEDDED.sub(lambda match: "\n" * match[0].count("\n"), without_controls(text)), warning)
+    text = _EMBEDDED.sub(lambda match: "\n" * match[0].count("\n"), without_controls(text))
+    return DecodedText(text, (warning,) if warning else ())
 
 
 def without_controls(text: str) -> str:
