@@ -42,11 +42,13 @@ def test_a_citation_of_a_scanned_page_names_the_page(document: Document) -> None
 def test_recognized_pages_and_pages_without_text_are_reported(document: Document) -> None:
     read, unread = document.warnings
     assert read.startswith("pages 1, 3 scanned and read by OCR, with a confidence of 9")
-    assert unread == "page 2 only with pictures, in which OCR found no text"
+    assert unread == "page 2 without text, only with pictures, in which OCR found no text"
 
 
 def test_a_scan_without_text_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^it holds no text; page 1 only with pictures, in which OCR found no text"):
+    with pytest.raises(
+        ValueError, match=r"^it holds no text; page 1 without text, only with pictures, in which OCR found no text"
+    ):
         read_pdf_document(scanned_pdf([]), "scan.pdf")
 
 

@@ -20,6 +20,7 @@ def quiet_loading() -> Iterator[None]:
     Inside the block, names can be imported from transformers. Elsewhere such imports fail during
     another thread's first import of transformers, which replaces its module at the end.
     """
+    import transformers  # noqa: F401  # waits for another thread's first import, which the next line does not
     from transformers.utils import logging
 
     settings = vars(logging)  # the public switch turns off the bars of downloads as well

@@ -25,9 +25,8 @@ pytestmark = pytest.mark.slow
 UNSUPPORTED = {
     "gptj": "does not go through",
     "falcon": "does not go through",
-    "falcon-alibi": "does not go through",
-    "gpt_neo": "does not go through",
-    "gemma2": "softcap",
+    **dict.fromkeys(("falcon-alibi", "gpt_neo"), "branching draft"),
+    **dict.fromkeys(("gemma2", "vaultgemma"), "softcap"),
     "llama4": "within chunks",
     "bloom": "no position_ids",
     "mpt": "no position_ids",
@@ -38,7 +37,10 @@ UNSUPPORTED = {
 """Families that cannot be converted, and a part of the reason."""
 
 SUPPORTED = [family for family in ALL_FAMILIES if family not in UNSUPPORTED]
-WINDOWED = {"mistral", "gemma3", "qwen2-window", "phi3-window", "starcoder2", "gpt_oss", "cohere2", "lfm3"}
+WINDOWED = {
+    *("mistral", "gemma3", "qwen2-window", "phi3-window", "starcoder2", "gpt_oss", "cohere2", "lfm3", "olmo3", "cwm"),
+    *("granite_swa", "exaone4", "exaone_moe", "ministral", "gemma4", "gemma3n"),
+}
 USUAL = ("llama", "gemma3", "gpt_oss", "qwen3_5", "granitemoehybrid", "lfm2")
 
 
