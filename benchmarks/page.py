@@ -183,7 +183,7 @@ def _speed(result: Result) -> str:
             f"{machine_caption(result)}.\n",
             *lines,
             *_further_table("llama.cpp without drafts, by llama-bench:", LLAMA_CPP, result.get("llama_cpp", ())),
-            *_further_table("Each program in a new process, after an earlier start:", STARTS, result.get("starts", ())),
+            *_further_table("Each program in a new process, started once before:", STARTS, result.get("starts", ())),
             f"\n    {result['command']}\n",
         ]
     )

@@ -292,7 +292,7 @@ def interrupt_main_thread(scheduler: Scheduler, request: Request) -> None:
     step = scheduler._steps.get(request)
     assert step is not None
     signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
-    for _ in range(10_000):
+    for _ in range(3000):
         if step.is_abandoned:
             return
         sleep(1e-3)
@@ -341,6 +341,22 @@ def test_a_request_continues_after_an_interrupt_without_losing_tokens() -> None:
     list(scheduler.steps(request))
     assert request.output.tokens == truth(prompt, 30)
     assert len(table.forwards) == 30
+
+
+def test_waiting_steps_of_an_interrupted_caller_are_not_computed() -> None:
+    def watch(feeds: Sequence[SequenceInput]) -> None:
+        if len(table.forwards) <= 1:
+            interrupt_main_thread(scheduler, requests[0])
+
+    scheduler = scheduler_of(table := engine(watch=watch))
+    requests = [request_of(prompt_of(seed), 30) for seed in (0, 1)]
+    for request in requests:
+        request.must_run_alone = True
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.advance(requests)
+    for step in list(scheduler._steps.values()):
+        assert step.done.wait(30)
+    assert len(table.forwards) == 1
 
 
 def test_memory_is_released_after_the_forward_pass_of_an_interrupted_request() -> None:

@@ -114,7 +114,10 @@ class StoredModel:
         self._model = model
 
     def decodes_greedily(self) -> bool:
-        """Return whether greedy requests need no transformers (no loaded model, no autocast)."""
+        """Return whether greedy requests run without transformers.
+
+        They do if transformers' model is not loaded and autocast is off.
+        """
         torch = imported_torch()
         return self._model is None and not (torch is not None and torch.is_autocast_enabled("cpu"))
 

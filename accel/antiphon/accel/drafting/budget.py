@@ -151,7 +151,7 @@ class AdaptiveBudget:
         return cheapest_padding(self.cost, context_length, 1 + len(draft), self.preferred.rows)
 
     def observe_accepted(self, accepted: Accepted) -> None:
-        """Update the calibration and the preferred number of rows with the emitted tokens."""
+        """Use the emitted tokens to update the calibration and the preferred number of rows."""
         self.calibration.observe(accepted.tokens)
         self._steps += 1
         if self._last_scored is not None:

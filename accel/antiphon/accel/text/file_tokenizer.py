@@ -120,8 +120,8 @@ class FileTokenizer:
 def tokenizer_facts(tokenizer: PreTrainedTokenizerBase) -> tuple[str, dict[str, Any]] | None:
     """Return the data of a `FileTokenizer`, or None if it would not behave like this tokenizer.
 
-    Both are compared on probes: texts with special tokens, their offsets and decoded tokens, and
-    rendered messages.
+    Both tokenizers must give the same results for `PROBES` (tokens, offsets and decoded texts), and
+    render messages in the same way.
     """
     template = tokenizer.chat_template
     if not tokenizer.is_fast or not (template is None or isinstance(template, str)):

@@ -147,7 +147,10 @@ def _answer_or_call(tokenizer: PreTrainedTokenizerBase | None, tools: Sequence[T
 
 
 def _call_schema(function: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return the schema of a call of one tool; the definitions of its arguments stay inside their own schema."""
+    """Return the schema of a call of one tool.
+
+    The definitions (``$defs``) for the arguments stay inside the schema of the arguments.
+    """
     arguments = {"$defs": {}, **(function.get("parameters") or {"type": "object", "properties": {}})}
     return {
         "type": "object",

@@ -41,7 +41,9 @@ def _with_references(init_device: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def combine(vllm_config: Any, runner: Any) -> None:
-    """Make a model runner draft from references or with the model's head, chosen for each request and step.
+    """Let a model runner draft from references or with the model's head.
+
+    The choice is made for each request and step.
 
     Raises:
         ValueError: The configuration does not allow this combination.

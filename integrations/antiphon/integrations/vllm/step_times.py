@@ -46,7 +46,10 @@ class StepTimes:
         return [(intercept + slope * count) * scales[(count - 1).bit_length()] for count in range(1, rows + 1)]
 
     def row_seconds(self) -> float:
-        """Return the seconds of an additional row; before the first measurement, relative to a step of one row."""
+        """Return the seconds that one more row adds.
+
+        Before the first measurement, this is a fraction of the time of a step of one row.
+        """
         return self._line()[1]
 
     def observe(self, rows: int, seconds: float) -> None:

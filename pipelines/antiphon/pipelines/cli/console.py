@@ -158,7 +158,10 @@ def show_stream(stream: AnswerStream, stopwatch: Stopwatch) -> None:
 
 
 class _FirstQuote:
-    """Searches for the best quote of the passages in a thread, and prints it unless the answer has begun by then."""
+    """Prints the best quote of the passages, unless the answer begins before the quote is found.
+
+    `show` runs in its own thread.
+    """
 
     def __init__(self) -> None:
         self._lock, self._has_ended = Lock(), False

@@ -1,1 +1,1 @@
-"""Drafters by command-line options, suggested models, and the weights of the relevance encoders."""
+"""The relevance encoders' weights, suggested models, and drafters for command-line options."""

@@ -61,7 +61,10 @@ ChosenPassage = Annotated[Passage, Depends(passage_of)]
 def passage_context(
     chosen: ChosenCollection, passage: ChosenPassage, around: Annotated[int, Query(ge=0, le=MAX_NEIGHBOURS)] = 2
 ) -> dict[str, Any]:
-    """Return a passage and its neighbours in the document; ``before`` and ``after`` count the passages beyond them."""
+    """Return a passage and its neighbours in the document.
+
+    ``before`` and ``after`` are the numbers of passages before and after the returned ones.
+    """
     index = chosen.index
     ids = index.ids_of(passage.source)
     if passage.id not in ids:  # it was removed meanwhile

@@ -123,7 +123,7 @@ def top_k(rows: NDArray[np.int64], scores: Vectors, k: int) -> Hits:
 
 
 def drop_padding(rows: NDArray[np.int64], scores: Vectors) -> Hits:
-    """Return the hits of one query without the rows -1, with which FAISS fills missing hits.
+    """Return the hits of one query. Missing hits, for which FAISS gives row -1, are removed.
 
     Args:
         rows: Of shape (k,).

@@ -2,8 +2,8 @@
 
 The head is the largest matrix that a step reads: in a model of half a billion parameters, a quarter
 of all weights. A product in 8 bits reads half as much memory. The error of this product has a known
-bound, so few tokens can have the largest logit. The logits of these candidates are computed with
-the model's own weights, so the result is the argmax of the unchanged model.
+bound. Therefore only a few tokens can have the largest logit. The logits of these candidates are
+computed with the model's own weights, so the result is the argmax of the unchanged model.
 """
 
 from __future__ import annotations

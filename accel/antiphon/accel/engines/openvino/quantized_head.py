@@ -143,7 +143,7 @@ class QuantizedHead:
         return sums
 
     def approximate(self, hidden: NDArray[np.float32]) -> ApproximateLogits:
-        """Return approximate logits of hidden states, shape (rows, hidden)."""
+        """Return approximate logits of hidden states, which have the shape (rows, hidden)."""
         if self.has_integer_units:
             integers, scales, errors = _to_integers(hidden, self.hidden_size)
             return ApproximateLogits(self._products(integers[:, 0].astype(np.float32)), scales[:, 0, 0], errors)

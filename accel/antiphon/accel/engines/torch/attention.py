@@ -90,7 +90,10 @@ def _visible_slots(mask: Tensor) -> list[tuple[int, list[int]]]:
 
 
 def _gather(states: Tensor, start: int, cached: int, rows: list[int]) -> Tensor:
-    """Return the cached slots from ``start`` on and the given rows; a view if no row is skipped."""
+    """Return the states of the cached slots from ``start`` on, and then of the given rows.
+
+    The result is a view of ``states`` if no row before the last given one is skipped.
+    """
     if rows[-1] == len(rows) - 1:
         return states[:, :, start : cached + len(rows)]
     selected = states[:, :, cached:].index_select(2, torch.tensor(rows, device=states.device))

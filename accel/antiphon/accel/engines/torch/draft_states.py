@@ -168,7 +168,7 @@ class DraftStates(Cache):
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Inside the context, compute each row of this thread's forward pass from its parent's state.
+        """In the context, this thread's forward pass computes a row from its parent row's state.
 
         Raises:
             RuntimeError: A convolution treated the branches of the draft as one text.
