@@ -127,7 +127,7 @@ def _tuned(made: FaissIndex, exact: GroundTruth, aim: float) -> FaissIndex:
     curve: list[tuple[float, FaissIndex]] = []
     for doublings in range(1 + (_DOUBLINGS if rough.rescored else 0)):
         curve = []
-        for probes in [*(2**power for power in range(rough.lists.bit_length()) if 2**power < rough.lists), rough.lists]:
+        for probes in _powers_of_two(rough.lists):
             tuned = replace(rough, probes=probes, rescored=rough.rescored << doublings)
             index = made.with_description(tuned)
             recall = round(exact.recalls(index.search, 100)[0], 4)
@@ -142,6 +142,11 @@ def _tuned(made: FaissIndex, exact: GroundTruth, aim: float) -> FaissIndex:
 def _explained(index: FaissIndex, reached: str, recall: float) -> FaissIndex:
     why = f"the fewest that {reached} on a sample ({recall:.3f})"
     return index.with_description(replace(index.description, probes_why=why))
+
+
+def _powers_of_two(lists: int) -> list[int]:
+    """Return the powers of two below a number of lists, and that number."""
+    return [*(2**power for power in range(lists.bit_length()) if 2**power < lists), lists]
 
 
 def _describe(index: Any, vectors: Vectors, setting: IndexSetting, trained_on: int) -> IndexDescription:

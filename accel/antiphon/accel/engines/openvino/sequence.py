@@ -186,7 +186,7 @@ class PagedSequence:
         """
         self._input, self._is_evicted = (pending, draft), False
         rows = len(pending) + len(draft)
-        tree = None if draft.parents == tuple(range(-1, len(draft) - 1)) else build_tree(len(pending), draft.parents)
+        tree = None if _is_chain(draft) else build_tree(len(pending), draft.parents)
         past = len(self.tokens)
         self._memory.stateful.add(self)
         return SequenceRows(
@@ -337,3 +337,7 @@ def _last_boundary(num_tokens: int) -> int:
 def _paths_to_leaves(draft: Draft) -> list[list[int]]:
     """Return the path to each row that has no child, without the root."""
     return [path_to(draft, leaf) for leaf in range(len(draft)) if leaf not in draft.parents]
+
+
+def _is_chain(draft: Draft) -> bool:
+    return draft.parents == tuple(range(-1, len(draft) - 1))

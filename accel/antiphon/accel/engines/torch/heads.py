@@ -148,7 +148,7 @@ class MtpLayersSession:
     def _pass(self, layer: int, width: int) -> Guesses:
         module, inputs = self._module, self._inputs[layer]
         count, end, device = inputs.shape[1], self._position + layer + 1, inputs.device
-        tokens = [*self._text, *self._chain][-count:]
+        tokens = [*self._text[-count:], *self._chain][-count:]
         positions = torch.arange(end - count, end, device=device)[None]
         with plain_pass(device):
             output = module.forward_layer(layer, inputs, torch.tensor([tokens], device=device), positions, self._cache)
