@@ -98,7 +98,7 @@ def read_markdown_document(data: bytes, source: str) -> Document:
 
 
 def _with_tables(text: str) -> str:
-    """Return the text with the tables of its HTML blocks in Markdown, except those that only lay out the page."""
+    """Return the text with its HTML tables as Markdown tables, except tables that only lay out the page."""
     from antiphon.retrieval.formats.html import read_html_document
 
     starts, parts, position = _line_starts(text), list[str](), 0

@@ -213,7 +213,7 @@ _Box = tuple[float, float, float, float]
 
 
 def _is_white(colour_of: Any, *arguments: Any) -> bool:
-    """Return whether what a function of PDFium returns the colour of is white or transparent."""
+    """Return whether a text or a shape is white or transparent; ``colour_of`` reads it with PDFium."""
     colour = [ctypes.c_uint() for _ in range(4)]
     is_known = colour_of(*arguments, *colour)
     *primaries, opacity = (each.value for each in colour)
@@ -221,7 +221,7 @@ def _is_white(colour_of: Any, *arguments: Any) -> bool:
 
 
 def _is_seen(textpage: PdfTextPage, index: int, shapes: Iterable[Any], x: float, y: float) -> bool:
-    """Return whether a character at a place is drawn, and not white unless a shape behind it is not.
+    """Return whether a reader sees a character: it is drawn, and it is not white, or has a coloured shape behind it.
 
     The places of shapes in forms are not known, so these count as shapes behind it.
     """

@@ -118,7 +118,7 @@ def _marginal(lines: Sequence[Line]) -> Iterator[Line]:
 
 
 def _is_cell(line: Line, lines: Sequence[Line]) -> bool:
-    """Return whether a line, and the nearest line above or below, both have lines beside them."""
+    """Return whether a line and the nearest line above or below it both have lines to their left or right."""
     row = [each for each in lines if _overlap(line, each) > _LEAST_OVERLAP]
     others = (each for each in lines if each not in row)
     nearest = min(others, key=lambda each: abs(each.bottom - line.bottom), default=line)

@@ -101,7 +101,7 @@ def add_tables(builder: DocumentBuilder, rows: Sequence[Row], merges: Sequence[M
 
 
 def _columns_of_tables(rows: Sequence[Row]) -> list[tuple[int, int]]:
-    """Return the first and the last column of each of the tables that stand beside each other, with a gap between them.
+    """Return the first and the last column of each table, if tables are next to each other with a gap between them.
 
     Each has several columns, the first of which names its rows, and other rows than the table to its left.
     """
