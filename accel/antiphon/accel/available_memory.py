@@ -13,9 +13,9 @@ import psutil
 def available_memory() -> int:
     """Return the bytes that this process may still allocate.
 
-    The result is the minimum of three values: the system's available memory, what the limits of the
-    process's control groups (containers) leave, and what its limits of `ulimit` leave. Cached pages
-    of files, which the kernel can drop, count as available.
+    The result is the minimum of three values: the system's available memory, the memory that the
+    limits of the process's control groups (containers) leave, and the memory that the limits of
+    `ulimit` leave. Cached pages of files count as available, because the kernel can drop them.
     """
     return max(min([psutil.virtual_memory().available, *_group_limits(), *_own_limits()]), 0)
 
@@ -41,7 +41,9 @@ def _group_limits() -> Iterator[int]:
 
 
 def _left(folder: Path, limit: str, usage: str, droppable: str) -> int:
-    """Return the bytes that a control group's limit leaves; droppable pages of files count as free.
+    """Return the bytes that a control group's limit leaves.
+
+    Cached pages of files count as free, because the kernel can drop them.
 
     Raises:
         OSError, ValueError: The group has no limit, or this process cannot see it.

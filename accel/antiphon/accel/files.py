@@ -73,7 +73,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder to the disk if the file system supports it, so that renames in it survive a power failure."""
+    """Flush a folder to the disk (if the file system can), so that renames in it survive a power failure."""
     if sys.platform == "win32":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -91,8 +91,8 @@ def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
     """Create an empty folder that only its owner can read, and remove it on exit unless the caller has renamed it.
 
     Args:
-        parent: The folder that will contain the new one; created if missing. A rename within it
-            stays on one file system.
+        parent: The folder in which to create the new folder; it is created if missing. Renaming the
+            new folder within ``parent`` stays on one file system.
         prefix: The start of the new folder's name; `remove_stale_folders` searches for it.
     """
     parent.mkdir(parents=True, exist_ok=True)
@@ -122,10 +122,10 @@ def free_space(folder: Path) -> int:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Return whether an error means that the disk, a quota or a file size limit is exhausted.
+    """Return whether an error means that the disk is full, or that a quota or a file size limit is reached.
 
-    Libraries written in Rust (safetensors, tokenizers) raise errors of their own classes. The
-    messages of these errors contain the system's error number.
+    Libraries written in Rust (safetensors, tokenizers) do not raise `OSError`, but the messages of
+    their errors contain the system's error number.
     """
     if isinstance(error, OSError):
         return error.errno in DISK_FULL

@@ -90,8 +90,8 @@ def stream(
             fields of `DecodingOptions`.
 
     Raises:
-        ValueError: An option is not supported, such as beams, batches, embeddings or no cache; the
-            message names it. Or the model does not support reproducible decoding.
+        ValueError: An option is not supported (beams, batches, embeddings, no cache, ...); the
+            message names the option. Or the model does not support reproducible decoding.
     """
     options = pop_options(arguments)
     if isinstance(input_ids, Tensor) and len(input_ids) > 1:

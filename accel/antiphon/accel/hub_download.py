@@ -48,7 +48,7 @@ def parts_of_weights(index: Path) -> list[str]:
 
 
 def download_weights(name: str, report: Progress, *, cache: str | None = None) -> None:
-    """Download the weight files that the hub's cache lacks. An interrupted download is continued.
+    """Download the weight files that are not in the hub's cache. An interrupted download is continued.
 
     In offline mode, or if all files are cached, no request is sent. Weights in other formats than
     `PATTERNS` are left to transformers.

@@ -1,4 +1,4 @@
-"""A causal model with tokenizer and drafter: text in, text out. It knows no passages; a reference is a text."""
+"""A causal model with tokenizer and drafter: text in, text out. References are texts; passages are not known here."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class LanguageModel:
 
     Through the recycling table, earlier requests affect the speed of later requests, never their
     text. Tenants that must not observe each other need separate tables, given here or with each
-    request. The OpenVINO engine has one KV cache for all requests: a common prefix of several
-    prompts is computed once per table.
+    request. The OpenVINO engine has one KV cache for all requests. In this cache, requests with the
+    same recycling table share the common prefixes of their prompts.
 
     Args:
         name: Name of the model, for messages and stored files; None: the name in its configuration.
@@ -114,8 +114,8 @@ class LanguageModel:
         """Load a causal model of transformers by its name.
 
         If an earlier process has loaded the model into OpenVINO and cached everything needed, the
-        model is opened from the cache, without torch and transformers. These two are imported later
-        if something needs them: sampling, processors of scores, `model`.
+        model is opened from the cache, without torch and transformers. These two are imported only
+        when they are needed: for sampling, for processors of scores, or when `model` is read.
 
         Args:
             name_or_path: A bundled model ("reader", "smollm2"), a folder, a GGUF file, a LoRA adapter for SmolLM2, or a
@@ -125,9 +125,9 @@ class LanguageModel:
             device_map: "auto" or a map, to spread the model over several devices.
             head: As for the class; "auto" takes the MTP layers of the checkpoint, if it has any.
             only_cached: Raise an error if the model cannot be opened from the cache.
-            **arguments: Fields of `DecodingOptions`; all others, such as ``quantization_config``,
-                go to transformers. ``engine`` is "auto" by default: OpenVINO on x86 CPUs, if it is
-                installed, agrees with torch and is faster.
+            **arguments: Fields of `DecodingOptions`; all other arguments, such as
+                ``quantization_config``, go to transformers. ``engine`` is "auto" by default:
+                OpenVINO is used on an x86 CPU if it is installed, agrees with torch and is faster.
 
         Raises:
             ValueError: The model is not a causal language model; the device, drafter or engine is unknown; the engine
@@ -135,7 +135,7 @@ class LanguageModel:
             ImportError: The package of a bundled model is missing; the message says what to run.
             OSError: No model is found under this name, or the hub cannot be reached.
             NotEnoughMemoryError: The model needs more memory than this process may use.
-            NotCachedError: With ``only_cached``: something is not in the cache, or torch runs the
+            NotCachedError: ``only_cached`` is True, and the cache lacks something or torch runs the
                 model.
         """
         arguments.setdefault("engine", "auto")

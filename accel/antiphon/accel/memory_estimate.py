@@ -322,13 +322,16 @@ def _checkpoint(name: str, location: Mapping[str, Any], head: str | Path | None)
 
 
 def _is_mtp(name: str, layers: int) -> bool:
-    """Return whether a weight belongs to an MTP layer; some checkpoints count these after the model's own layers."""
+    """Return whether a weight belongs to an MTP layer.
+
+    In some checkpoints, MTP layers have the numbers after the model's own layers.
+    """
     layer = re.search(r"(^|\.)(?:layers\.(\d+)|mtp)\.", name)
     return layer is not None and (layer[2] is None or int(layer[2]) >= layers)
 
 
 def _read(name: str, location: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Return the headers of weights by name, and the configuration: of a folder, from the hub's cache, or the hub."""
+    """Return the headers of weights by name, and the configuration, from a folder, the hub's cache or the hub."""
     folder = Path(name)
     if not folder.is_dir():
         if (cached := _cached_folder(name, location)) is None:
@@ -377,7 +380,7 @@ def _on_hub(name: str, location: Mapping[str, Any]) -> tuple[dict[str, Any], dic
 
 
 def _text_weights(headers: list[dict[str, Any]], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weights of all headers that are loaded: of a multimodal checkpoint, only the text model's."""
+    """Return the headers of the weights that are loaded; of a multimodal checkpoint, only the text model is loaded."""
     is_text = _text_config(config) is config and not config.get("vision_config")
     weights = {name: tensor for header in headers for name, tensor in header.items() if name != "__metadata__"}
     return {name: tensor for name, tensor in weights.items() if is_text or not OTHER_PARTS.search(name)}

@@ -61,7 +61,8 @@ class ModelReport:
         compiling_reason: Why torch does not compile the steps; empty if it does.
         cost: Measured cost of the engine's forward passes.
         auto_drafter: The drafter that "auto" selects, and why.
-        draft_head: The model's trained draft head, its size and the time of one of its passes, or why there is none.
+        draft_head: The model's trained draft head, its size and the time of one of its passes; or
+            why there is no draft head.
     """
 
     model: str
@@ -129,7 +130,7 @@ def _inspect(engine: TorchEngine, selected: SelectedEngine, choice: EngineChoice
 
 @torch.no_grad()
 def describe_head(engine: TorchEngine) -> str:
-    """Return the kind, the size and the time of a pass of the model's draft head, or why there is none."""
+    """Return the kind of the model's draft head, its size and the time of a pass; or why there is no draft head."""
     head = engine.head
     if head is None:
         return f"none: {engine.head_reason}"

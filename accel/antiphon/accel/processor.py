@@ -43,7 +43,7 @@ def _processors() -> list[int]:
 
 
 def _seconds_of_others() -> float:
-    """Return the processors' seconds of work for other processes or other virtual machines."""
+    """Return the seconds that the processors have worked for other processes or other virtual machines."""
     import psutil
 
     times, own = psutil.cpu_times(percpu=True), psutil.Process().cpu_times()

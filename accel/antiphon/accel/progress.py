@@ -1,4 +1,4 @@
-"""Progress of long operations: the type of the callbacks, and the one that ignores it."""
+"""Progress of long operations: the type of a progress callback, and a callback that does nothing."""
 
 from __future__ import annotations
 

@@ -13,12 +13,13 @@ _lock = RLock()
 def quiet_loading() -> Iterator[None]:
     """Inside the block, only this thread may load models; progress bars are hidden in all threads.
 
-    While transformers loads a model it replaces ``PreTrainedModel.tie_weights`` and PyTorch's default dtype.
-    Concurrent loads would restore each other's replacements; then no model with tied weights could
-    be loaded any more.
+    While transformers loads a model it replaces ``PreTrainedModel.tie_weights`` and PyTorch's
+    default dtype. If two loads ran at the same time, one could restore the other's replacement;
+    then no model with tied weights could be loaded any more.
 
-    Inside the block, names can be imported from transformers. Elsewhere such imports fail during
-    another thread's first import of transformers, which replaces its module at the end.
+    Transformers replaces its module at the end of its first import. While one thread runs this
+    first import, other threads cannot import names from transformers. Inside the block this cannot
+    happen.
     """
     import transformers  # noqa: F401  # waits for another thread's first import, which the next line does not
     from transformers.utils import logging

@@ -57,7 +57,7 @@ class RemoteLanguageModel:
         model: Name of the model on the server; None: the model after "#" in the address, or the server's only chat
             model.
         api_key: API key; None: the environment variable ANTIPHON_API_KEY.
-        timeout: Maximum seconds to wait for each response or piece.
+        timeout: Maximum seconds to wait for a response, and for each piece of a stream.
         retries: Maximum number of retries before the first piece arrives, with increasing pauses.
         context_window: Maximum number of tokens, if the server does not report it.
         tokenizer: The model's tokenizer, to count tokens if the server cannot.
@@ -191,7 +191,8 @@ class RemoteLanguageModel:
     def tokenize(self, prompt: PromptInput) -> CountedPrompt:
         """Return the prompt with its number of tokens; the result can be passed to `stream`.
 
-        The tokenizer, if given, or a vLLM server counts the tokens; otherwise their number is estimated.
+        The tokens are counted by the given tokenizer or by a vLLM server; without both, their
+        number is estimated.
         """
         content = _content(prompt)
         return prompt if isinstance(prompt, CountedPrompt) else CountedPrompt(content, self._count(content))
@@ -258,7 +259,7 @@ class RemoteLanguageModel:
         return stream
 
     def drafts_from_references(self) -> bool:
-        """Return whether the server drafts from references. A vLLM server is asked once."""
+        """Return whether the server drafts from references. The answer of a vLLM server is requested only once."""
         if self._takes_references is None:
             kind = self.server.kind
             self._takes_references = kind == "antiphon" or (kind == "vllm" and self.client.has_plugin(self.server.name))

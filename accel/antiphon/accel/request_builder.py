@@ -165,7 +165,7 @@ class RequestBuilder:
         tenant: Hashable,
         recycling: bool | RecyclingTable,
     ) -> EngineRequest | None:
-        """Return a request that runs without torch; None if a setting or loaded model needs it."""
+        """Return a request that runs without torch; None if a setting, or a loaded model, needs torch."""
         source, end = self.source, self._end_tokens(settings)
         if not isinstance(source, StoredModel) or not source.decodes_greedily():
             return None

@@ -142,7 +142,7 @@ class ModelStore:
         load: Callable[[], PreTrainedModel],
         load_tokenizer: Callable[[], PreTrainedTokenizerBase],
     ) -> tuple[StoredModel, FileTokenizer] | None:
-        """Return the model and its tokenizer; None if something is not stored or has changed, or torch is faster.
+        """Return the model and its tokenizer; None if anything is missing or has changed, or if torch is faster.
 
         Args:
             memory: Size of the KV cache in bytes; None for the default.
@@ -224,8 +224,8 @@ def store_of(
     """Return the store of a model; None if it is not on the CPU, or an option cannot be recorded.
 
     Args:
-        arguments: Further arguments for transformers. Records do not contain them, so there is a
-            store only without arguments.
+        arguments: Further arguments for transformers. Records do not contain them, so the result is
+            None if there are any.
     """
     is_plain = not arguments and device_map is None and options.engine_name != "torch" and is_on_cpu(device)
     return ModelStore(place, dtype, options) if is_plain else None
@@ -247,7 +247,7 @@ def _cores() -> int | None:
 
 
 def _is_default(threads: int) -> bool:
-    """Return whether torch has this number of threads by default, and so in other processes too."""
+    """Return whether this is torch's default number of threads, so that other processes have it, too."""
     configured = [os.environ[name] for name in THREADS if name in os.environ]
     return str(threads) in configured if configured else threads in (_cores(), psutil.cpu_count(logical=False))
 

@@ -98,7 +98,7 @@ class ThinkingControl(LogitsProcessor):
         return self._before(input_ids, scores)
 
     def _before(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Before thinking or the answer, allow only a header, or an answer without a header."""
+        """At the start of the output, allow only a header (of thinking or answer), or an answer without a header."""
         size = len(self._begun)
         headers = [self._after_thinking] if self._reader.has_thought else self._headers
         following = [header[size] for header in headers if header[:size] == self._begun and len(header) > size]

@@ -45,7 +45,8 @@ class Answer:
         passages: the passages of the prompt, best first.
         finish_reason: "stop", "length" or "cancelled".
         origins: for each token, the forward pass that emitted it and whether it was drafted.
-        reasoning: the model's thinking before the answer, which is not cited; empty if there was none.
+        reasoning: the model's thinking before the answer, without citations; empty if there was no
+            thinking.
         ended_in_thinking: whether generation ended before the thinking did, so that there is no answer.
         model: the name of the language model; "extractive" if the answer was quoted without one.
         seconds: the time from the question to the end of the answer; 0 if it was not measured.
@@ -92,12 +93,12 @@ class Answer:
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the answer is a refusal: it says that the passages do not answer the question."""
+        """Whether the answer is a refusal, that is, says that the passages do not answer the question."""
         return not self.ended_in_thinking and is_refusal(self.text)
 
     @property
     def nearest(self) -> tuple[NearestSentence, ...]:
-        """For a refusal: in each passage, the sentence that shares most words with the question. Else empty."""
+        """For a refusal, each passage's sentence that shares most words with the question; empty for other answers."""
         return nearest_sentences(self.question, self.passages) if self.is_refusal else ()
 
     @property
@@ -194,10 +195,11 @@ class AnswerStream(TextStream):
 
     @cached_property
     def quote(self) -> Citation | None:
-        """The quote that answers the question best; None if none is likely to answer it. It is not part of the answer.
+        """The quote that answers the question best; None if no quote is likely to answer it.
 
-        The first read starts the search, which takes some tenths of a second. Read it in a thread to show it during
-        the prefill. It is always None for models that quote and for small models.
+        The quote is not part of the answer. The first read of this property starts the search,
+        which takes some tenths of a second. To show the quote during the prefill, read the property
+        in a thread. It is always None for models that quote and for small models.
         """
         return None if self.plan.quote is None else self.plan.quote()
 

@@ -30,10 +30,10 @@ class Turn:
 
 
 class Chat:
-    """A conversation: each question is answered from passages retrieved for it, with the earlier turns in the prompt.
+    """A conversation. For each question, new passages are retrieved, and the prompt contains the earlier turns.
 
     The prompt contains the earlier questions and answers, and only the new question's passages. The
-    server builds the same prompt for the same conversation. A follow-up question is made complete
+    server builds the same prompt for the same conversation. A follow-up question is completed
     before passages are retrieved (see `Rag`). The passages and answers of earlier turns are
     references for drafting, too. If the conversation does not fit the context window, its oldest
     turns are left out of the prompt.

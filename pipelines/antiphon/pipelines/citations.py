@@ -1,4 +1,4 @@
-"""Citations: the spans of an answer that are quoted verbatim from a passage, and the passages that it names.
+"""Citations: the spans of an answer that are quoted verbatim from a passage, and the passages that the answer names.
 
 A verbatim citation shows where the words occur, not why the model generated them. `markers` finds the passages that
 an answer names.
@@ -56,7 +56,8 @@ class Citation:
         section: the innermost heading above the quoted text; may be empty.
         kind: "verbatim", or "marker" for a number in brackets with which the model names a passage.
         unsupported: whether the passage of a marker shares no content word with the marker's sentence.
-        outdated: "changed" or "deleted", if that has happened to the file since it was indexed; else empty.
+        outdated: "changed" or "deleted" if the file was changed or deleted after it was indexed;
+            else empty.
     """
 
     start: int
@@ -99,12 +100,13 @@ def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tup
     """Return the verbatim citations of an answer in text order; none overlap, and longer spans have priority.
 
     A span is a citation if it has at least ``words`` words. A shorter span is a citation if it is
-    the whole answer, or all text next to the number of its passage, as in ``[2] It is red.`` Case
-    and punctuation must match. White space need not match, nor do the different Unicode forms of a
-    character (composed letters, ligatures, full-width forms, quotation marks). A citation covers
-    whole user-perceived characters and the markup next to them. If two passages have equally long
-    quotes, the passage whose number stands next to the quote is chosen, else the earlier passage.
-    The time is linear in the length of answer and passages.
+    the whole answer, or if it is all the text between the number of its passage and the next number
+    or line break, as in ``[2] It is red.`` Case and punctuation must match. White space need not
+    match, and neither need the Unicode forms of a character (composed letters, ligatures,
+    full-width forms, quotation marks). A citation covers whole user-perceived characters and the
+    markup next to them. If two passages have equally long quotes, the passage whose number stands
+    next to the quote is chosen, else the earlier passage. The time is linear in the length of
+    answer and passages.
 
     Args:
         words: the minimum number of words.
@@ -130,7 +132,7 @@ def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tup
 
 
 class _Words:
-    """A text as plain words and the plain characters between them; a run of white space is one space.
+    """A text as words and the characters between them, in plain characters; a run of white space is one space.
 
     Args:
         rows: table rows in the text. A row also matches if the answer quotes it with its column

@@ -23,7 +23,8 @@ class FittedPrompt:
     Attributes:
         passages: the passages in the prompt, best first.
         prompt: the prompt as text or messages.
-        tokenized: the prompt's tokens; if only the model's server can tokenize, only their number.
+        tokenized: the prompt's tokens, or only their number if only the model's server can
+            tokenize.
     """
 
     passages: tuple[Passage, ...]
@@ -82,7 +83,7 @@ class PromptBuilder:
         return FittedPrompt(tuple(passages), prompt, tokenized) if self._fits(tokenized.count) else None
 
     def build_with_history(self, found: tuple[Passage, ...]) -> tuple[PromptBuilder, FittedPrompt]:
-        """Return a builder with the part of the conversation that fits beside all passages, and the builder's prompt.
+        """Return a builder with the part of the conversation that fits together with all passages, and its prompt.
 
         The kept part starts at the earliest user message that fits. If the passages do not fit even without the
         conversation, the last passages are left out.

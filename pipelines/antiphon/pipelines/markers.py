@@ -67,9 +67,9 @@ class MarkerReader:
         self.markers: list[_Marker] = []
 
     def push(self, text: str, *, is_last: bool = False) -> str:
-        """Append text; return the kept part of the text that further text can no longer change.
+        """Append text; return the text that is now final, without removed markers.
 
-        With ``is_last``, return all remaining text.
+        If ``is_last`` is True, all remaining text is final.
         """
         self._held += text
         parts = []
@@ -130,7 +130,7 @@ def cite_all(text: str, passages: Sequence[Passage], num_marked: int) -> tuple[C
 
     Args:
         text: the answer.
-        passages: the passages that it may cite.
+        passages: the passages that the answer may cite.
         num_marked: how many passages, counted from the first, the prompt numbers; 0: no markers.
     """
     found = cite(text, passages)
@@ -154,7 +154,7 @@ def _citation(text: str, marker: _Marker, passage: Passage) -> Citation:
 
 
 def _sentence(text: str, start: int, end: int) -> str:
-    """Return the sentence of a marker: the sentence before it, or after it if the marker begins a line."""
+    """Return the sentence of a marker: the sentence before the marker, or after it if the marker begins a line."""
     before, after = (re.sub(MARKER, " ", part) for part in (text[:start], text[end:]))
     line = after.partition("\n")[0]
     if not before.rpartition("\n")[2].strip() and line.strip():
@@ -167,8 +167,8 @@ class MarkedStream(TextStream):
     """A stream of an answer from which markers of passages that do not exist are removed.
 
     Text that may become such a marker is held back, with its tokens, until later text shows whether
-    it is one. Tokens, usage and log-probabilities do not change: a token whose text is removed has
-    no characters.
+    it is a marker. Tokens, usage and log-probabilities do not change: a token whose text is removed
+    has no characters.
 
     Args:
         passages: the numbered passages.

@@ -1,4 +1,4 @@
-"""For a refusal: finds, in each passage, the line that shares most words with the question."""
+"""Finds the line of each passage that shares most words with the question; shown with a refusal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class NearestSentence:
         start: the first character in the document.
         location: the place in the file, such as ``page 3``; empty if the format has no places.
         section: the innermost heading above the sentence; may be empty.
-        outdated: "changed" or "deleted", if that has happened to the file since it was indexed; else empty.
+        outdated: "changed" or "deleted" if the file was changed or deleted after it was indexed;
+            else empty.
     """
 
     passage: int

@@ -15,8 +15,8 @@ class PassageCache:
     Passages are identified by their ids.
 
     Args:
-        max_tokens: maximum number of kept tokens of prompts and answers; requests in progress may exceed it. A small
-            model needs about 25 KB per token in half precision.
+        max_tokens: maximum number of tokens of prompts and answers whose KV cache is kept. Requests
+            in progress may exceed it. A small model needs about 25 KB per token in half precision.
 
     Raises:
         ValueError: ``max_tokens`` is negative.

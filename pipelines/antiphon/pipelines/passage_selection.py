@@ -55,14 +55,15 @@ def select_lines(
     Args:
         passages: the retrieved passages; at least one.
         history: the earlier messages, oldest first.
-        max_tokens: maximum length of the answer; lines that exceed it are left out, except the first one.
+        max_tokens: maximum length of the answer in tokens. Lines that would exceed it are left out,
+            except the first line.
         scores: scores the quotable lines of passages.
         max_lines: maximum number of lines, not counting the blocks that they introduce.
 
     Returns:
         The passages of the selected lines, and the lines. The passage of the best line comes first;
-        each line has the number of its passage. For a refusal: the passage that is nearest to an
-        answer, and no lines.
+        each line has the number of its passage. If no lines are selected: the passage that comes
+        nearest to an answer.
     """
     # 1. Score all lines. For a follow-up, also score the original wording, and prefer the latest
     # answer's sections.
@@ -164,7 +165,7 @@ def answer_lines(question: Question, quote: Quote, quotes: Sequence[Quote]) -> l
 
 
 def quoted_block(quote: Quote, quotes: Sequence[Quote]) -> list[Quote]:
-    """Return a line and, if it ends with a colon, what it introduces: a list, table or code block, or the next line."""
+    """Return a line. If the line ends with a colon, also return the list, table, code block or line that follows."""
     below = [each for each in quotes if each.start > quote.start and each.block <= quote.block + 1]
     if not below or not quote.sentence.rstrip("*_` ").endswith((":", "：")):
         return [quote]

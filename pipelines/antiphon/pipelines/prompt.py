@@ -83,7 +83,7 @@ def prompt_format(language_model: TextModel) -> PromptFormat:
 
 
 def follows_instructions(language_model: TextModel) -> bool:
-    """Return whether a model gets `chat_prompt`: it takes messages, has no own format, and at least `SMALL` parameters.
+    """Return whether a model gets `chat_prompt`: it takes messages, has no own format and at least `SMALL` parameters.
 
     A model of unknown size counts as large.
     """
@@ -133,7 +133,7 @@ def template_prompt(template: str, language_model: TextModel) -> PromptFormat:
     The filled template is one user message; for a model without a chat template it is the whole prompt.
 
     Raises:
-        ValueError: a placeholder is missing, or the model has a prompt format of its own.
+        ValueError: a placeholder is missing, or the model supports only its own prompt format.
     """
     check_template(template)
     if language_model.prompt_format is not None:
@@ -167,8 +167,9 @@ _PLACES = re.compile(r"\{passages\}|\{question\}")
 def small_model_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
     """Return messages for a small chat model: the question, the numbered passages, and the question again.
 
-    If the question also precedes the passages, small models quote more text, and more relevant text. After their first
-    paragraph they repeat themselves, so the answer ends there.
+    If the question also precedes the passages, small models quote more text, and more relevant
+    text. The answer ends after the first paragraph, because small models then begin to repeat
+    themselves.
 
     Args:
         question: the question.

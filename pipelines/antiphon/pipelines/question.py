@@ -108,13 +108,13 @@ def is_follow_up(question: str) -> bool:
 
 
 def repeats_question(line: str, question: str) -> bool:
-    """Return whether a line of a document is the question itself: it is a question with nearly the same words."""
+    """Return whether a line of a document repeats the question, that is, is a question with nearly the same words."""
     asked, said = content_stems(question), content_stems(line)
     return line.rstrip('*_"”’ ').endswith(("?", "？")) and len(asked & said) >= _SAME_WORDS * len(asked | said)
 
 
 def column_stems(question: str) -> set[str]:
-    """Return stems that occur in names of columns with the answer: the question's words, and "owner" for "who", etc."""
+    """Return word stems by which to find the column with the answer: of the question, and of "owner" for "who", etc."""
     names = (names for pattern, names in _COLUMNS if re.search(pattern, question, re.IGNORECASE))
     return content_stems(" ".join([question, *names]))
 

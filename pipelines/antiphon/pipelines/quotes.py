@@ -29,12 +29,12 @@ class Quote:
         number: the number of the passage, from 1.
         sentence: the text, on one line and without a list marker.
         start: the line's first character in the passage.
-        block: the number of the paragraph, list, code block or table that contains the line, in the
-            passage.
+        block: the number, within the passage, of the paragraph, list, code block or table that
+            contains the line.
         is_listed: whether this block is a list, a code block or a table.
         is_quotable: whether an answer may quote the line; markup, such as a heading, is only shown.
-        is_row: whether the line is a table row. Its ``sentence`` contains column names, which the
-            passage has elsewhere.
+        is_row: whether the line is a table row. Its ``sentence`` also contains the column names,
+            which are in another place of the passage.
     """
 
     number: int
@@ -84,7 +84,7 @@ def named_row(row: str, names: Sequence[str]) -> str:
 
     Args:
         row: the cells between bars.
-        names: the names of the columns; those of the last columns may be missing.
+        names: the names of the columns; the names of the last columns may be missing.
     """
     cells = [cell.replace("\\|", "|") for cell in cells_of(f"|{row}|")]
     named = [f"{name}: {cell}" if name else cell for name, cell in zip_longest(names, cells, fillvalue="") if cell]

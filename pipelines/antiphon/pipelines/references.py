@@ -32,7 +32,8 @@ def answer_references(
 ) -> list[str]:
     """Return earlier answers as continuations of a prompt: its last tokens, the answer, the end-of-sequence token.
 
-    Put them after the passages: if two references match equally well, drafters prefer the earlier one.
+    Put these references after the passages: if two references match equally well, drafters prefer
+    the earlier one.
 
     Args:
         prompt: the prompt; if it is not tokenized, the answers are returned as texts.

@@ -1,10 +1,11 @@
 """Compute the relevance of the lines of passages to a question with two sentence encoders.
 
-A line is represented by the vectors of its tokens in the context of its passage. It is compared with the question in
-two ways: by the cosine of the mean vectors, and by late interaction of the token vectors (Khattab and Zaharia 2020,
-ColBERT, section 3.2). Both encoders are all-MiniLM-L6-v2 with a trained adapter: the line encoder encodes each
-passage once, without the question; the cross-encoder encodes it after the question (Nogueira and Cho 2019). See the
-model cards in ``models``.
+A line is represented by the vectors of its tokens in the context of its passage. It is compared
+with the question in two ways: by the cosine of the mean vectors, and by late interaction of the
+token vectors (Khattab and Zaharia 2020, ColBERT, section 3.2). Both encoders are all-MiniLM-L6-v2
+with a trained adapter. The line encoder encodes each passage once, without the question. The
+cross-encoder encodes question and passage together (Nogueira and Cho 2019). See the model cards in
+``models``.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class Head:
         scale: weights of the two comparisons (each between -1 and 1) and the bias; shape (3,).
         line: weights of the mean of the line's token vectors; shape (dim,). This term does not depend on the
             question.
-        word: weights of a token vector of the line, shape (dim,). Only the token with the largest
-            product counts.
+        word: weights of a single token vector, shape (dim,). Only the line's token vector with the
+            largest product counts.
     """
 
     scale: Vectors

@@ -50,12 +50,13 @@ class RequestPlan:
     Attributes:
         passages: the passages that the answer may cite; the passages in the prompt come first.
         prompt: the prompt as text or messages.
-        tokenized: the prompt's tokens; if only the model's server can tokenize, only their number.
+        tokenized: the prompt's tokens, or only their number if only the model's server can
+            tokenize.
         references: the references for drafting: spans of the prompt, and texts that the prompt does
             not contain.
         response_prefix: the text that the answer starts with; empty if the model writes the whole answer.
-        num_marked: how many passages, counted from the first, the prompt numbers; 0: the answer has
-            no `markers`.
+        num_marked: the number of passages that have a number in the prompt, counted from the first;
+            0: the answer has no `markers`.
         quote: function that returns the best quote of the passages; None: answers of this model have no quote.
         parameters: further parameters of `LanguageModel.stream`.
         prefix: the KV cache that already holds a part of the prompt; None if there is none.
@@ -226,12 +227,12 @@ def plan_request(
 
 
 def default_max_new_tokens(language_model: TextModel) -> int:
-    """Return the default of ``max_new_tokens``, which is larger if a model follows instructions."""
+    """Return the default of ``max_new_tokens``. It is larger for models that follow instructions."""
     return MAX_NEW_TOKENS if follows_instructions(language_model) else MAX_QUOTED_TOKENS
 
 
 def _quoting_options(generation: Mapping[str, Any], quotes: Sequence[Quote]) -> Mapping[str, Any]:
-    """Return options that make the answer start with the quotes; without quotes, make it a refusal.
+    """Return options that make the answer start with the quotes, or make it a refusal if there are no quotes.
 
     Options of the caller that set the form or the beginning of the answer have priority.
     """

@@ -66,8 +66,8 @@ class SessionStore:
         namespace: the tenant. Searches of one tenant never find the sessions of another one.
         embedder: an embedder, or the name of one (see `load_embedder`). If the file exists, it must
             be the embedder with which the file was made.
-        max_sessions: number of sessions to keep in the namespace: the most recently added or found
-            ones.
+        max_sessions: number of sessions to keep in the namespace. The sessions that were most
+            recently added or found are kept.
         max_age: maximum age in seconds; None: any.
         k: maximum number of sessions that a question finds.
         similarity: minimum cosine similarity.

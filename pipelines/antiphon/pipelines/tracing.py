@@ -48,7 +48,7 @@ def _tracer() -> Tracer | None:
 class Span:
     """A child span of the current span of this thread or task; without a provider it records nothing.
 
-    In a ``with`` block it is the current span, and ends with the block.
+    In a ``with`` block, it is the current span, and it ends with the block.
 
     Args:
         start: start time in nanoseconds since the epoch; None: now.

@@ -17,7 +17,7 @@ class Markup(Enum):
 
 
 class BlockKind(Enum):
-    """The kind of a block. `MARKUP` structures the text, such as a title with its underline."""
+    """The kind of a block. A block of the kind `MARKUP` structures the text, such as a title with its underline."""
 
     TEXT = "text"
     CODE = "code"

@@ -38,11 +38,11 @@ def chunk_document(
     """Cut a document into passages of whole sentences, at most ``max_tokens`` tokens each.
 
     A heading starts a new passage. Fenced code and tables stay whole if they fit into a passage
-    together with the sentence before them. A longer piece is cut at line ends; if a line does not
-    fit either, it is cut between words, and then inside a word. No text is lost. The metadata of a
-    passage contain the headings above it (``title``), its pages (``page``) and other places in the
-    file, such as sheets and slides. If the passage begins below the header of a table,
-    ``column_names`` has the names of the columns. These names count towards ``max_tokens``.
+    together with the sentence before them. A longer piece is cut at line ends. A line that does not
+    fit is cut between words, and a word that does not fit is cut inside. No text is lost. The
+    metadata of a passage contain the headings above it (``title``), its pages (``page``) and other
+    places in the file, such as sheets and slides. If the passage begins below the header of a
+    table, ``column_names`` has the names of the columns. These names count towards ``max_tokens``.
 
     Args:
         count_tokens: Counts the tokens of a text, such as `Embedder.count_tokens`.
@@ -84,7 +84,7 @@ def _wholes(text: str, parts: Sequence[Block]) -> Iterator[Span]:
 
 
 def _code_spans(document: Document, parts: Sequence[Block], start: int, end: int) -> list[list[int]]:
-    """Return the spans of a passage that are code although its text alone does not show it.
+    """Return the spans of a passage that are code, although the passage's text alone does not show that.
 
     If the document's text has no markup for code, as with text extracted from HTML, every span of
     code is returned. Otherwise only code that begins before the passage is returned.
@@ -139,8 +139,8 @@ class _Packer:
     def with_lists(self, units: Iterable[Span]) -> Iterator[Span]:
         """Join the units of each list: the line that introduces the list, and its items.
 
-        If they do not all fit into one unit, the list is divided before an item. An item that does
-        not fit either is divided between sentences.
+        A list that does not fit into one unit is divided before an item. An item that does not fit
+        is divided between sentences.
         """
         pending: Span | None = None
         item = before = -1  # the start of the last item of a pending list, and the end of what is before it

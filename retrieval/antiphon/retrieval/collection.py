@@ -21,7 +21,7 @@ class PassageIndex(Protocol):
     """A set of passages that can be searched by vector and by keywords."""
 
     def vector_search(self, vector: Vectors, k: int, where: MetadataFilter | None = None) -> list[Passage]:
-        """Return the ``k`` passages nearest to a vector, best first. The score is the cosine.
+        """Return the ``k`` passages nearest to a vector, best first. A passage's score is the cosine.
 
         Args:
             vector: The query, of shape (dim,).
@@ -93,7 +93,7 @@ def keep_last_of_each_id(passages: Sequence[Passage], vectors: Vectors) -> tuple
 
 
 def require_distinct(passages: Sequence[Passage]) -> None:
-    """Raise an error if there are no passages, or two passages with the same id.
+    """Raise an error if there are no passages, or if two passages have the same id.
 
     Raises:
         ValueError: There are no passages, or two have the same id.

@@ -28,8 +28,8 @@ class ColumnNames:
     """The column names of all tables of a text.
 
     Args:
-        max_tokens: Maximum tokens of a passage. Above whole rows, column names take at most half of
-            this number; further names are left out.
+        max_tokens: Maximum tokens of a passage. If a passage begins with a whole row, column names
+            take at most half of this number; further names are left out.
     """
 
     def __init__(self, text: str, count_tokens: Callable[[str], int], max_tokens: int, parts: Iterable[Block]) -> None:
@@ -43,7 +43,7 @@ class ColumnNames:
         self._tokens: dict[int, int] = {}
 
     def above(self, start: int, end: int) -> str:
-        """Return the column names for ``text[start:end]``; "" if it does not begin in a table.
+        """Return the column names for ``text[start:end]``; "" if this span does not begin in a table.
 
         If the span is only a part of one row, the names of this part's columns are returned.
         """

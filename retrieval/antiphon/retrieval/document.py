@@ -32,7 +32,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Regions:
-    """For each part of a text, its place in the file, such as the sheet, cells, slide or lines.
+    """The place in the file of each part of a text, such as the sheet, cells, slide or lines.
 
     Attributes:
         starts: The first character of each part, ascending.
@@ -64,7 +64,7 @@ class Regions:
 
 
 def _from_to(first: str, last: str) -> str:
-    """Return the range from one place to another: ``A2:C2`` to ``A9:C9`` is ``A2:C9``, and 3 to 5 is ``3-5``."""
+    """Return the range from one place to another: ``A2:C9`` for ``A2:C2`` and ``A9:C9``, ``3-5`` for 3 and 5."""
     if first == last:
         return first
     if _CELLS.fullmatch(first) and _CELLS.fullmatch(last):
@@ -84,7 +84,8 @@ class Document:
         regions: The places of the text in the file, if the format has places other than pages.
         cut_at_lines: Whether passages are cut at empty lines and line ends, as in source code, instead of at sentences.
         code: Spans of code that has no markup in ``text``, such as preformatted text of HTML pages.
-        warnings: Sentences for the user about what is missing or was guessed, such as the encoding.
+        warnings: Sentences for the user about missing content and about guesses, such as a guessed
+            encoding.
         file: The file that the document was read from, or None.
     """
 

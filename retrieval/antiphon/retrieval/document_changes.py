@@ -26,7 +26,7 @@ StoredDocuments = Mapping[str, tuple[int, SourceFile | None]]
 
 @dataclass(frozen=True, slots=True)
 class DocumentChange:
-    """What happens to the documents of an index when files are indexed into it.
+    """The documents that are indexed, kept and dropped when files are indexed into an index.
 
     Attributes:
         documents: The documents to index; no two of them have the same source.
@@ -48,7 +48,7 @@ def plan_change(
     add: bool,
     confirm: Confirm | None = None,
 ) -> DocumentChange:
-    """Decide which documents of an index are kept if files are indexed into it.
+    """Decide which documents of an index are kept when files are indexed into the index.
 
     A document whose file is indexed again is replaced. Uploaded documents stay. Other documents
     stay if ``add`` is set and they are not below ``paths``. If a document of another file already
@@ -87,7 +87,7 @@ def _distinct(document: Document, taken: Collection[str]) -> Document:
 
 
 def is_below(source: str, places: Sequence[str], file: SourceFile | None = None) -> bool:
-    """Return whether a document's path is one of several places or below one of them.
+    """Return whether a document's path is one of the places, or below one of the places.
 
     Args:
         places: Paths of files and folders, as `real_path` returns them.
@@ -110,7 +110,7 @@ def _absolute(source: str, file: SourceFile) -> str:
 
 
 def real_path(path: str | Path) -> str:
-    """Return a path with links resolved and letters composed; other texts stay unchanged."""
+    """Return a path with links resolved and letters composed; return a text that is not a path unchanged."""
     try:
         return normalized_name(os.path.realpath(path))
     except ValueError:

@@ -87,7 +87,7 @@ def exact_tokens_first(question: str, ranked: Sequence[Passage]) -> list[Passage
 def records_last(question: str, ranked: Sequence[Passage], k: int) -> list[Passage]:
     """Reorder a ranking: at most half of the first ``k`` passages are records, and these come last.
 
-    More than half are records if there are too few other passages. If the question may be about
+    If there are too few other passages, more than half are records. If the question may be about
     changes, the ranking is unchanged.
 
     Args:

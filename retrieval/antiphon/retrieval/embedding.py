@@ -1,4 +1,4 @@
-"""Embed each text once, in blocks, and save the vectors of an interrupted run for the next run."""
+"""Embed each text once, in blocks. The vectors of an interrupted run are saved for the next run."""
 
 from __future__ import annotations
 

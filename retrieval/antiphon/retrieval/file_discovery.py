@@ -20,7 +20,7 @@ class SkippedFile:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """The path of a file or folder as a user gave it, and the folder to which it is relative."""
+    """The path of a file or folder as a user gave it, and the folder to which the path is relative."""
 
     given: str
     base: str
@@ -158,5 +158,5 @@ def _unusable(path: str) -> str:
 
 
 def _real(path: str | Path) -> Path:
-    """Return the target of a path. For a link to itself, for which `Path.resolve` fails, return the link."""
+    """Return the target of a path. `Path.resolve` fails for a link to itself; then the link is returned."""
     return Path(os.path.realpath(path))

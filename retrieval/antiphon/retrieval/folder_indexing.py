@@ -42,7 +42,8 @@ class FolderTarget:
 
     Args:
         setting: How vectors are searched; see `choose_setting`.
-        add: Add documents to the index, which must be readable and made with the same embedder.
+        add: Add documents to the index. The index must be readable, and the same embedder must have
+            made it.
 
     Raises:
         ValueError: The folder contains unrelated files.
@@ -72,7 +73,7 @@ class FolderTarget:
             yield {} if self._old is None else self._old.documents()
 
     def write(self, passages: Sequence[Passage], kept: Collection[str], embedder: Embedder, report: Progress) -> int:
-        """Replace the index; return for how many passages stored vectors were reused.
+        """Replace the index; return the number of passages whose stored vectors were reused.
 
         Args:
             kept: The sources of the documents to keep unchanged; all others are dropped.
@@ -119,7 +120,7 @@ def _write_index(
     report: Progress,
     old: StoredIndex | None,
 ) -> int:
-    """Check, embed and save passages; return for how many of them a stored vector was reused."""
+    """Check, embed and save passages; return the number of passages whose stored vectors were reused."""
     # All checks come before the embedding, which may take hours.
     require_distinct(passages)
     require_savable(passages)
@@ -160,7 +161,8 @@ def update_index(
 ) -> None:
     """Change the index in a folder atomically.
 
-    A trained index is trained again only if its setting would now use more inverted lists.
+    A trained index is trained again only if the setting has more inverted lists for the new number
+    of passages.
 
     Args:
         upsert: Passages to insert; a passage replaces an indexed passage with the same id.

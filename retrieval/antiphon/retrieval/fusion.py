@@ -1,4 +1,4 @@
-"""Fuse the rankings by vector similarity and by keywords for one question."""
+"""Fuse two rankings for one question: by vector similarity and by keywords."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Fusion(Protocol):
 def convex_combination(dense: Sequence[Item], lexical: Sequence[Item]) -> list[Item]:
     """Fuse by a weighted sum of the scores, each scaled to the range from 0 to 1 (min-max).
 
-    A passage that is missing in a ranking has the score 0 there. Unlike ranks, scores show by how much a passage is
-    better (Bruch, Gai and Ingber 2023, section 4).
+    A passage that is missing in a ranking has the score 0 there. Scores are used instead of ranks
+    because they show by how much a passage is better (Bruch, Gai and Ingber 2023, section 4).
 
     Args:
         dense: The ranking by vector similarity, best first.

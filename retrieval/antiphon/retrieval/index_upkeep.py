@@ -33,8 +33,8 @@ def remove_documents(
         location: The index folder, or the address of a table of PostgreSQL.
         sources: Sources of documents, as `antiphon index --list` prints them, or folders of such sources. The files
             need not exist.
-        embedder: The embedder that made the index. None: load it by its name if it is needed; a
-            table of PostgreSQL does not need it.
+        embedder: The embedder that made the index. None: load the embedder by its name, if it is
+            needed. A table of PostgreSQL needs no embedder.
         device: Where to load the embedder. None: a GPU if there is one.
 
     Returns:

@@ -1,6 +1,6 @@
 """Index documents into a folder or a table: load, chunk, embed, save.
 
-Texts that the index already has are not embedded again.
+Texts that are already in the index are not embedded again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class IndexReport:
     Attributes:
         reused: The number of passages whose vectors were reused from the old index.
         skipped: The files that were not read, with reasons.
-        warnings: What is missing or was guessed in the files that were read.
+        warnings: Sentences about missing content and guesses in the files that were read.
         kept: The number of passages of other documents that the index keeps unchanged.
         dropped: The sources of the documents that are no longer in the index.
         location: The index folder, or the address of the table without user and password.
@@ -142,8 +142,8 @@ def refresh_index(
 
     Files are searched below the paths that were indexed; the index stores these paths, so the
     working directory does not matter. Symbolic links are followed if they were followed before.
-    Files with an unchanged size and time are not read. Uploaded documents stay as they are, and so
-    do documents for which another version has not stored the file.
+    Files with an unchanged size and time are not read. Uploaded documents are not changed. Neither
+    are documents without a stored file, which an older version has indexed.
 
     Args:
         location: The index folder, or the address of a table of PostgreSQL.

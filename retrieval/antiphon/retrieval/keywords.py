@@ -1,9 +1,9 @@
 """Split texts into words for keyword search, in all scripts.
 
-Text in scripts without spaces between words is searched by pairs of neighbouring characters, and so
-is Hangul, because Korean attaches particles to words. This was measured with 60 questions about 50
-passages in Chinese, Japanese, Korean, Thai and Hindi. Pairs put the right passage first 60 times,
-words segmented by ICU 49 times, and the trigrams of SQLite 47 times.
+Text in scripts without spaces between words is searched by pairs of neighbouring characters. So is
+text in Hangul, because Korean attaches particles to words. This was measured with 60 questions
+about 50 passages in Chinese, Japanese, Korean, Thai and Hindi. Pairs put the right passage first 60
+times, words segmented by ICU 49 times, and the trigrams of SQLite 47 times.
 """
 
 from __future__ import annotations
@@ -97,6 +97,6 @@ def has_token(text: str, token: str) -> bool:
 
 
 def _pairs(run: str) -> list[str]:
-    """Return the pairs of neighbouring characters; a single character is returned alone."""
+    """Return the pairs of neighbouring characters; return a single character unchanged."""
     characters = _CHARACTER.findall(run)
     return [one + other for one, other in pairwise(characters)] or characters

@@ -116,7 +116,7 @@ class LocalIndex:
             self._read(index_version(self._folder))
 
     def _current(self) -> _Content:
-        """Return the content. If the index was replaced and no other thread is reading it, read it again first."""
+        """Return the content of the index; first read a new index, unless another thread is reading it."""
         version = index_version(self._folder)
         if version != self._version and self._lock.acquire(blocking=False):
             try:

@@ -38,7 +38,7 @@ class Passage:
         source: The path as the user gave it, or a name.
         start: The index of the passage's first character in the document.
         end: The index after the passage's last character.
-        score: Set by a search; higher is better. See `Retriever.search`.
+        score: The score that a search has set; higher is better. See `Retriever.search`.
         metadata: JSON values and dates, such as ``title`` (headings), `COLUMN_NAMES` and `PLACES`.
         similarity: The cosine of question and passage; None if it was not computed.
         also_in: The sources of passages that a search left out because they repeat this passage.
@@ -60,7 +60,7 @@ class Passage:
         return ", ".join(f"{name} {self.metadata[name]}" for name in PLACES if self.metadata.get(name))
 
     def location_of(self, start: int, end: int) -> str:
-        """Return the place in the file, such as pages or lines, of a part of the passage.
+        """Return the place of a part of the passage in the file, such as pages or lines.
 
         Args:
             start: The first character of the part in the document.

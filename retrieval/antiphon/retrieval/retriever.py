@@ -183,7 +183,7 @@ class Retriever:
         return self.fusion(dense, self.index.keyword_search(question, many, where))[:count]
 
     def _nearest(self, vector: Vectors, count: int, where: MetadataFilter | None) -> list[Passage]:
-        """Return the nearest passages; if the index's scores are cosines, set the similarities."""
+        """Return the nearest passages; if the index's scores are cosines, set the passages' similarities."""
         found = self.index.vector_search(vector, count, where)
         if not getattr(self.index, "has_cosines", True):
             return found

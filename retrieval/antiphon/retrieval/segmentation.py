@@ -152,7 +152,7 @@ def code_lines(code: str) -> list[str]:
 
 
 def has_header_row(text: str, start: int, end: int) -> bool:
-    """Return whether a line is the header of a table, because the line below consists of dashes between bars.
+    """Return whether a line is the header of a table: the line below consists of dashes between bars.
 
     Args:
         start: The first character of the line.
@@ -215,7 +215,7 @@ def words(text: str, start: int, end: int) -> Iterator[Span]:
 def character_boundary(text: str, start: int, position: int, end: int) -> int:
     """Return the first boundary between user-perceived characters (grapheme clusters) from ``position`` on.
 
-    If there is no boundary before ``end``, return ``position``.
+    Return ``position`` if there is no boundary before ``end``.
 
     Args:
         start: A boundary before ``position``.

@@ -50,7 +50,7 @@ class SourceFile:
         return {SOURCE_FILE: asdict(self)}
 
     def is_current(self) -> bool:
-        """Return whether the file has the same size and time, or the same content; False if it cannot be read."""
+        """Return whether the file still has the same size and time, or the same content; False if it cannot be read."""
         try:
             now = Path(self.path).stat()
             same = (now.st_size, now.st_mtime_ns) == (self.size, self.modified)
@@ -78,7 +78,7 @@ def file_change(metadata: Mapping[str, Any]) -> FileChange:
 
 
 def normalized_name(name: str) -> str:
-    """Return a name with composed letters (NFC): file systems and keyboards differ in how they write ``é``."""
+    """Return a name with composed letters (NFC), because some file systems and keyboards decompose ``é``."""
     return normalize("NFC", name)
 
 

@@ -37,7 +37,8 @@ def embedder_of_index(store: Stored, given: Embedder | None, device: str | None)
         device: Where to load the embedder. None: a GPU if there is one.
 
     Raises:
-        IndexMismatch: ``given`` did not make the index, or the embedder that did cannot be loaded.
+        IndexMismatch: ``given`` did not make the index, or the embedder that made the index cannot
+            be loaded.
     """
     embedder = given or _named(store, device)
     require_embedder(store.location, store.embedder, store.fingerprint, embedder)

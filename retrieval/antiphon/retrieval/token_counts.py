@@ -1,4 +1,4 @@
-"""Count in how many passages each token occurs, for the IDF weights of late interaction."""
+"""Count the passages that contain each token, for the IDF weights of late interaction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def token_counts(texts: Sequence[str], embedder: TokenEmbedder) -> NDArray[np.in
 
 
 def require_token_embedder(store: StoredIndex, embedder: Embedder) -> None:
-    """Raise an error if an index has token counts and the embedder that changes it has no tokens.
+    """Raise an error if an index has token counts, but the embedder of new passages has no tokens.
 
     Raises:
         IndexMismatch: The embedder has no tokens, and the index counts them.

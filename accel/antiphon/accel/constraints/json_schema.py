@@ -44,7 +44,7 @@ class JsonSchema:
     Attributes:
         begun: Beginning of the JSON text, if the prompt already contains it.
         unless: A response that begins with this text, such as the mark of a tool call, need not
-            follow the schema. Empty: every response must.
+            follow the schema. Empty: every response must follow it.
     """
 
     schema: Mapping[str, Any]

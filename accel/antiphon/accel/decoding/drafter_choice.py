@@ -85,7 +85,7 @@ def drafter_factory(options: DecodingOptions, engine: ModelEngine, head: DraftHe
     """Return the drafter factory that these options select.
 
     Args:
-        options: Their ``drafter`` is a name, `AUTO` or a factory. A factory is returned unchanged.
+        options: The decoding options. If their ``drafter`` is a factory, this factory is returned.
         head: The model's draft head, which `Blend` uses.
 
     Raises:
@@ -100,7 +100,7 @@ def drafter_factory(options: DecodingOptions, engine: ModelEngine, head: DraftHe
 
 
 def check_table(table: RecyclingTable | Literal[False], model: str) -> RecyclingTable | None:
-    """Check the recycling table that a caller gave for this model, and return it; return None for False.
+    """Check that a caller's recycling table belongs to this model, and return the table; for False, return None.
 
     Args:
         table: The caller's table, or False for none.
@@ -136,7 +136,7 @@ def _choose(engine: ModelEngine, options: DecodingOptions) -> DrafterChoice:
 
 
 def _masks_pay(weights: MaskWeights, cost: StepCost) -> tuple[bool, str]:
-    """Return whether BiTA's full draft emits tokens faster than plain steps, and the figures."""
+    """Return whether BiTA's full draft emits tokens faster than plain steps, and a text with the figures."""
     rows, tokens = 1 + Bita(weights).max_rows, 1 + sum(initial_acceptance(len(weights.masks)))
     price = cost.ratio(rows, _CONTEXT)
     reason = f"BiTA's full draft, {rows} rows, makes about {tokens:.1f} tokens and costs {price:.1f} plain steps"

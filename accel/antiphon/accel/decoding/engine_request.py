@@ -121,7 +121,7 @@ class EngineRequest(Request):
 
 
 def decode_together(requests: Sequence[EngineRequest], size: int | None = None) -> list[Iterator[Step]]:
-    """Return the steps of each request. The requests share forward passes if the model can.
+    """Return the steps of each request. The requests share forward passes if the model supports this.
 
     Args:
         size: Maximum number of requests that are decoded at the same time; None: all.

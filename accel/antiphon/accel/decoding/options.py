@@ -36,10 +36,10 @@ class DecodingOptions:
     Attributes:
         drafter: Name of a drafter, a factory that is called for each request, or "auto": the best
             drafter for the model on this machine (`choose_drafter`).
-        num_draft_tokens: Maximum number of draft tokens to verify per step; None: adapted to
-            the measured cost of forward passes and the acceptance rate so far. Measuring takes a
-            few seconds for each model, and computing its bigrams about three more
-            (`ModelEngine.bigrams`); the user's cache stores both.
+        num_draft_tokens: Maximum number of draft tokens to verify per step; None: adapted to the
+            measured cost of forward passes and the acceptance rate so far. For each model,
+            measuring takes a few seconds, and computing the bigrams (`ModelEngine.bigrams`) about
+            three more. Both results are stored in the user's cache.
         compiled: Whether to use compiled steps, which have fixed shapes and fixed memory. None: on a GPU, as CUDA
             graphs, if a trial shows that they are faster; False: never; True: on any device, by `torch.compile`.
         cost: Cost of forward passes to assume. If given, costs are neither measured nor corrected, and acceptance
@@ -52,8 +52,8 @@ class DecodingOptions:
             same text. Torch then decodes each request alone, every forward pass after the prefill has 40 rows (at
             most 39 draft tokens), and the attention of each row is computed separately, which costs time.
         weights: "int8" or "int4" (extra `int8`): OpenVINO runs a model with weights of 8 or 4 bits.
-            This is a different model with different texts; drafts do not change its texts either.
-            Requests that need a feature of torch are refused. None: the loaded weights.
+            Such a model writes other texts than the loaded weights; drafts do not change these
+            texts. Requests that need a feature of torch are refused. None: the loaded weights.
 
     Raises:
         ValueError: ``num_draft_tokens`` is negative; the engine or the weights are unknown; or weights are combined

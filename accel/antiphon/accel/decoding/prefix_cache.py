@@ -26,17 +26,17 @@ class PrefixCache:
     it starts, and puts the cache back when it ends without an error. A request that starts
     meanwhile prefills its whole prompt. Tokens after the common prefix are cropped. Layers that
     cannot be cropped (sliding, recurrent) are reused only if the new text continues the whole old
-    text. Nothing is reused for models whose rotary frequencies change with the length of the text,
-    or whose level is "plain". Texts do not change, except by rounding, which depends on the number
-    of tokens per forward pass.
+    text. Nothing is reused if the model's rotary frequencies change with the length of the text, or
+    if its verification level is "plain". Texts do not change, except by rounding, which depends on
+    the number of tokens per forward pass.
 
     An engine with one KV cache for all requests (OpenVINO's) keeps the tenant's prefixes in that cache instead, in
     whole blocks of tokens, until the memory is needed. Any number of requests can use these
     prefixes at the same time.
 
     Args:
-        tenant: In such an engine, prefix caches with the same tenant share their prefixes. None:
-            the prefixes are not shared.
+        tenant: Owner of the text. In an engine with one KV cache, all prefix caches of a tenant
+            share their prefixes. None: the prefixes are not shared.
     """
 
     def __init__(self, tenant: Hashable = None) -> None:

@@ -300,7 +300,7 @@ class Scheduler:
     def _forward_batch(
         self, group: Sequence[StepRequest], inputs: Sequence[SequenceInput]
     ) -> tuple[list[Logits], float]:
-        """Run a shared forward pass; return the requests' logits (none on failure) and its seconds.
+        """Run a shared forward pass; return the requests' logits (none on failure) and the duration in seconds.
 
         A failed pass may have written some keys and values, so every request is prefilled again in a separate pass.
         """
@@ -449,7 +449,8 @@ def _pad_one(
 ) -> list[Draft]:
     """Add padding rows to the first non-empty draft if they make the forward pass cheaper; return all drafts.
 
-    If all drafts are empty, no rows are added, because the number of rows then stays constant.
+    No rows are added if all drafts are empty: without drafts, every step has the same number of
+    rows.
     """
     padded = list(drafts)
     index = next((at for at, draft in enumerate(drafts) if draft), None)

@@ -64,7 +64,8 @@ class Summary:
         prefill_seconds: Duration of the first step.
         draft_seconds: The drafter's part of ``seconds``.
         forward_seconds: The forward passes' part of ``seconds``.
-        prefill_tokens: Number of prompt tokens after the cached prefix, which the model had to compute.
+        prefill_tokens: Number of prompt tokens that the model had to compute; tokens of a cached
+            prefix are not counted.
         weights: "int8" or "int4" if compressed weights generated the text; see `DecodingOptions`.
         decoded_tokens: Number of tokens that the steps after the prefill emitted.
         plain_seconds: Estimated seconds of plain decoding for ``decoded_tokens`` tokens; 0:

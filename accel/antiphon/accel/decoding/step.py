@@ -63,7 +63,7 @@ class StepRequest:
         return len(self.request.output.tokens) - self.request.sequence.length
 
     def begin_forward(self) -> list[int]:
-        """Return the ``uncached_tokens`` pending tokens, and store the size of the forward pass."""
+        """Return the pending tokens (the last ``uncached_tokens`` tokens), and store the size of the forward pass."""
         context, sequence = self.request.output.tokens, self.request.sequence
         self.cached_tokens = sequence.length
         pending = context[sequence.length :]

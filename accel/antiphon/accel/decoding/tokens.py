@@ -1,4 +1,4 @@
-"""Choose a request's tokens and decide when it ends. This module knows no drafts and no text."""
+"""Choose a request's tokens and decide when it ends. This module handles neither drafts nor text."""
 
 from __future__ import annotations
 

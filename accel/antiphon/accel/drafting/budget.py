@@ -89,7 +89,8 @@ class AdaptiveBudget:
 
     Args:
         calibration: Acceptance rates of the drafter in earlier requests.
-        preferred: Preferred number of rows, shared with other requests; a new one by default.
+        preferred: Preferred number of rows, which requests can share. None: this request learns its
+            own.
     """
 
     def __init__(self, cost: CostModel, calibration: Calibration, preferred: PreferredRows | None = None) -> None:

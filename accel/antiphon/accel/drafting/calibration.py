@@ -29,14 +29,18 @@ MAX_PENDING = 8
 
 
 class Calibration:
-    """Acceptance rates of a drafter's rows whose parents were right, by estimated probability.
+    """Acceptance rates of a drafter's rows, grouped by estimated probability (bins).
+
+    Only rows whose parents were right are counted.
 
     All requests share one calibration. A row is right if the later text has the row's token at the
-    row's position. This is known even for rows that were not verified, so all rows are counted.
+    row's position. This is known even for rows that were not verified, so these rows are counted,
+    too.
 
     Args:
         memory: Number of trials of a bin that are remembered; older ones decay.
-        prior_trials: Number of trials of its bin as which the given probability of a row counts.
+        prior_trials: Weight of a row's given probability: it counts as much as this number of
+            trials in the row's bin.
 
     Attributes:
         trials: Decayed number of rows per bin, length ``NUM_BINS``.

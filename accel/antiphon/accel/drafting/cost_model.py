@@ -61,7 +61,7 @@ class StepCost:
         """Return the costs, changed so that they never fall as rows are added.
 
         More rows take no less time, and other programs can only add time. So the best upper bound
-        for a number of rows is the smallest time of this or a greater number.
+        for a number of rows is the smallest time that was measured with at least this number.
         """
         return replace(self, seconds={context: _least_above(row) for context, row in self.seconds.items()})
 
@@ -97,7 +97,7 @@ class StepCost:
         return float(curve[-1] / curve[0])
 
     def as_dict(self) -> dict[str, Any]:
-        """Return, by context length, the measured numbers of rows, their milliseconds and the ratios to one row."""
+        """Return, for each context length and number of rows, the milliseconds, and the cost relative to one row."""
         return {
             str(context): {
                 "rows": list(measured),
@@ -172,7 +172,7 @@ class CostModel:
 
     @property
     def packing(self) -> float:
-        """Seconds per token of its context that a sequence with a draft adds to a shared pass.
+        """Seconds that a sequence with a draft adds to a shared forward pass for each token of the sequence's context.
 
         If the value is not 0, the ``context_length`` of a shared forward pass is the sum over its
         sequences, and ``seconds`` assumes that all of them verify a draft.

@@ -137,7 +137,7 @@ class Accepted:
 
 
 def places_of(rows: Sequence[int], first: int = 0) -> slice | list[int]:
-    """Return the places of rows in logits with the root at index ``first``; a slice if possible."""
+    """Return the indices of rows in an array of logits, where the root has index ``first``; a slice if possible."""
     if isinstance(rows, range) and rows.step == 1:
         return slice(first + rows.start + 1, first + rows.stop + 1)
     return [first + row + 1 for row in rows]

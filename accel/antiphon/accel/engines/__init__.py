@@ -1,1 +1,1 @@
-"""Engines run models. Here are the protocol that they implement, and one folder for each engine."""
+"""Engines run models. This package contains the protocol that engines implement, and one folder per engine."""

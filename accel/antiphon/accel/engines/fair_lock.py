@@ -12,9 +12,9 @@ Result = TypeVar("Result")
 class FairLock:
     """A re-entrant lock. After a release, waiting threads get the lock before the releasing thread.
 
-    Call only `run`: Ctrl-C can interrupt a thread anywhere, and must not leave the lock held. The
-    lock is re-entrant because the garbage collector may run code that needs it, such as the closing
-    of a dropped stream, in the thread that holds it.
+    Call only `run`, which releases the lock even if Ctrl-C interrupts the thread. The lock is
+    re-entrant because of the garbage collector: in the thread that holds the lock, it may run code
+    that needs the lock, such as the closing of a dropped stream.
     """
 
     def __init__(self) -> None:

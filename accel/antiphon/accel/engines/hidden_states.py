@@ -24,7 +24,7 @@ class KeptStates:
         self._kept: list[HiddenStates] = []
 
     def note(self, states: Sequence[Any]) -> None:
-        """Note the last forward pass's states: for each of ``layers`` an array (rows, hidden)."""
+        """Note the states of the last forward pass: one array of shape (rows, hidden) for each of ``layers``."""
         self._computed = tuple(states)
 
     def keep(self, start: int, rows: Sequence[int]) -> None:

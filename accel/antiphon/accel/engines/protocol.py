@@ -305,7 +305,7 @@ class ModelEngine(Engine, Protocol):
         """
 
     def missing_for_head(self, head: DraftHead) -> str:
-        """Return what a draft head reads and this engine cannot give it; empty if the engine gives everything."""
+        """Return which of a draft head's inputs this engine cannot provide; empty if it can provide all of them."""
 
     def cache_of(self, sequence: CachedSequence) -> Cache | None:
         """Return the KV cache as a transformers cache; None if the engine uses another format."""

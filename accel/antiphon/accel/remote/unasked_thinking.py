@@ -62,5 +62,5 @@ class UnaskedThinking:
             )
 
     def is_over(self, num_thoughts: int, num_answers: int) -> bool:
-        """Return whether an answer without a limit at the server has reached its maximum number of chunks."""
+        """Return whether an answer has reached its maximum number of chunks, if no limit was sent to the server."""
         return not self.has_limit and (num_answers >= (self.limit or 0) or num_thoughts >= MAX_THOUGHTS)

@@ -46,7 +46,7 @@ class Origin:
     """The origin of a completion's token: its characters, its forward pass and whether it was drafted.
 
     Attributes:
-        start: First character of the text that became final with this token.
+        start: Index of the first character of the text that became final with this token.
         end: End of these characters. It equals ``start`` for special tokens, tokens of the thinking, the first part
             of a character, and tokens after a stop string.
         step: Forward pass that emitted the token, counted from 0.

@@ -40,11 +40,11 @@ class EncodedText(dict[str, Any]):
 
 
 class FileTokenizer:
-    """Has the tokenizer methods that this package calls; transformers' tokenizer provides others.
+    """Implements the tokenizer methods that this package calls; all other methods come from transformers' tokenizer.
 
     Args:
         backend: The tokenizer of the library `tokenizers`, as JSON.
-        facts: Values of transformers' tokenizer, see `tokenizer_facts`.
+        facts: Attributes of transformers' tokenizer, see `tokenizer_facts`.
         load: Loads transformers' tokenizer; called when it is first needed.
     """
 

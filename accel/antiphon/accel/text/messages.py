@@ -79,7 +79,7 @@ class TokenizedPrompt:
         return len(self.tokens)
 
     def span_of(self, text: str) -> PromptSpan | None:
-        """Find a text in the prompt; return the span of the tokens that are completely inside it, or None."""
+        """Find a text in the prompt; return the span of the tokens that are completely inside the text, or None."""
         start = self.text.find(text) if text and self.offsets else -1
         if start < 0:
             return None
@@ -162,9 +162,9 @@ def add_variables(conversation: Conversation, thinking: bool | None, variables: 
 
 
 def _begin_text(prompt: str, start: ThinkingStart | None, prefix: str) -> tuple[str, ThinkingStart | None]:
-    """End the thinking and append ``prefix``; return the text, and the output's state after it.
+    """End the thinking and append ``prefix``; return the text, and the state in which the output begins.
 
-    If the prefix begins with the start mark of thinking, it begins the thinking instead.
+    If the prefix begins with the start mark of thinking, the thinking is begun instead of ended.
     """
     if not prefix or start is None:
         return prompt + prefix, start

@@ -76,20 +76,22 @@ class Settings:
             from -2 to 2.
         logit_bias: Added to the scores of the given token ids, from -100 to 100. This bias and the
             two penalties are defined as in OpenAI's API.
-        logprobs: Return the log-probability of each token and of this number of most likely alternatives. They are
-            computed from the model's own scores, unaffected by these parameters.
+        logprobs: Return the log-probability of each token and of this number of most likely
+            alternatives. They are computed from the model's own scores, before penalties,
+            temperature and other parameters change the scores.
         response_prefix: Text with which the completion starts. It is appended to the prompt, and
             both are tokenized together. It is not generated, and ``max_new_tokens`` does not
-            include it. With a ``json_schema``, prefix and text together follow it.
+            include it. With a ``json_schema``, prefix and generated text together follow the
+            schema.
         stop_token_ids: Further token ids that end the completion, besides the model's own end tokens.
         min_new_tokens: No end token is generated before this number of tokens; 0 is off.
         ignore_eos: Generate up to the maximum length; end tokens do not end the completion.
         thinking: Whether the model thinks before it answers messages; None: the default of its chat template. It has
             no effect on a template without a switch, on a text, and on a tokenized prompt.
-        max_thinking_tokens: Maximum tokens of the thinking; at this limit its end mark is forced.
-            ``max_new_tokens`` then limits only the answer. 0: the thinking is ended at once. None:
-            ``max_new_tokens`` limits thinking and answer together; with a ``json_schema``, the
-            thinking gets at most half of these tokens.
+        max_thinking_tokens: Maximum tokens of the thinking; at this limit the end mark of the
+            thinking is forced. ``max_new_tokens`` then limits only the answer. 0: the thinking is
+            ended at once. None: ``max_new_tokens`` limits thinking and answer together; with a
+            ``json_schema``, the thinking gets at most half of these tokens.
         template_variables: Further variables of the chat template, such as ``reasoning_effort``.
 
     Raises:
@@ -181,7 +183,7 @@ class Settings:
 
     @property
     def changes_scores(self) -> bool:
-        """Whether greedy decoding needs more than the most likely token: changed scores, or logits."""
+        """Whether greedy decoding needs changed scores or log-probabilities, and not only the most likely token."""
         penalties = self.presence_penalty, self.frequency_penalty, self.repetition_penalty - 1, self.logit_bias
         return any(penalties) or self.json_schema is not None or self.logprobs is not None or self.min_new_tokens > 0
 

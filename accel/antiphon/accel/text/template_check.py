@@ -46,7 +46,8 @@ class TemplateCase:
     Attributes:
         tools: Tools that the model may call.
         schema: Schema of the answer; None for any answer.
-        thinking: Whether thinking is turned on or off; None: neither.
+        thinking: True: thinking is turned on; False: turned off; None: left at the template's
+            default.
     """
 
     name: str

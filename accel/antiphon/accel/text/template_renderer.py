@@ -50,7 +50,7 @@ def render_template(
 
 
 def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message that has its reasoning, if any, under the names that templates read."""
+    """Return a message whose reasoning, if any, is in all the fields that templates read."""
     found = next((message[name] for name in _REASONING if message.get(name) is not None), None)
     return message if found is None else {"thinking": found, **message, "reasoning_content": found}
 

@@ -41,7 +41,7 @@ class TemplateTraits:
 
 
 def template_traits(tokenizer: PreTrainedTokenizerBase) -> TemplateTraits:
-    """Return the traits of a tokenizer's chat template, found by rendering probes once for each template."""
+    """Return the traits of a tokenizer's chat template, found once per template, by rendering probes."""
     return _probe(RenderedTemplate(str(tokenizer.chat_template), tokenizer))
 
 
@@ -56,7 +56,7 @@ def render(tokenizer: PreTrainedTokenizerBase, messages: Messages, /, **variable
 
 @dataclass(frozen=True, slots=True)
 class RenderedTemplate:
-    """A template and a tokenizer that renders it. Objects with the same template text are equal."""
+    """A template, and a tokenizer that renders the template. Objects with the same template text are equal."""
 
     text: str
     tokenizer: PreTrainedTokenizerBase = field(compare=False)

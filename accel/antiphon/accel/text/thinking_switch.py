@@ -43,7 +43,8 @@ class ThinkingTraits:
         on: Variables that turn thinking on.
         off: Variables that turn thinking off, or reduce it if there is no switch.
         has_effort: Whether the template writes ``reasoning_effort``.
-        default: The prompt begins the thinking ("always"), ends it ("never"), or neither ("model").
+        default: By default, the prompt begins the thinking ("always"), ends it ("never"), or leaves
+            the choice to the model ("model").
     """
 
     format: ThinkingFormat | None = None
@@ -63,7 +64,7 @@ class ThinkingTraits:
 
 
 def thinking_traits(tokenizer: PreTrainedTokenizerBase) -> ThinkingTraits:
-    """Return the thinking traits of a tokenizer's chat template, found by rendering probes once for each template."""
+    """Return the thinking traits of a tokenizer's chat template, found once per template, by rendering probes."""
     if tokenizer.chat_template is None:
         return ThinkingTraits()
     return _probe(RenderedTemplate(str(tokenizer.chat_template), tokenizer), thinking_format(tokenizer))
@@ -105,8 +106,8 @@ def template_variables(
     """Return the variables for a chat template.
 
     1. ``thinking`` sets the template's switch. If the template has efforts but no switch, False
-       selects the least effort. If ``thinking`` is None, a known switch of other templates is used,
-       if the variables contain one.
+       selects the least effort. If ``thinking`` is None and the variables contain a known switch of
+       other templates, that switch is used instead.
     2. ``reasoning_effort`` "none" and "minimal" turn thinking off if there is a switch; otherwise they become "low".
 
     Args:

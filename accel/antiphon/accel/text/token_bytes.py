@@ -1,4 +1,4 @@
-"""Compute the bytes of single tokens; joined, they are the bytes of the text."""
+"""Compute the bytes of single tokens. Joined, the bytes of all tokens are the bytes of the text."""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ class PreparedTools:
     """Prompt and constraints of a request with tools.
 
     Attributes:
-        messages: The messages; if the chat template does not support tools, the last message describes them.
+        messages: The messages; if the chat template does not support tools, the last message
+            describes the tools.
         tools: Tools for the chat template.
         assistant_prefix: Beginning of the model's answer if it must call a tool.
         schemas: Schemas of the arguments of all tools that the model may call, by name.
@@ -54,7 +55,8 @@ def prepare_tools(
 ) -> PreparedTools:
     """Apply a tool choice and the schema of the answer to a request.
 
-    If a call is required and the chat template does not support tools, a message describes them.
+    If a call is required and the chat template does not support tools, a message describes the
+    tools.
 
     Args:
         tokenizer: Tokenizer of a local model; None for a model on a server.
@@ -139,7 +141,7 @@ def with_instruction(messages: Sequence[Message], text: str) -> list[Message]:
 
 
 def _answer_or_call(tokenizer: PreTrainedTokenizerBase | None, tools: Sequence[Tool], answer: JsonSchema) -> JsonSchema:
-    """Return the schema of a response that is an answer or a call. A call with a mark before it is not restricted."""
+    """Return the schema of a response that is an answer or a call. Calls that begin with a mark are not restricted."""
     mark = "" if tokenizer is None else tool_call_prefix(tokenizer, tools).partition("{")[0].strip()
     if tokenizer is None or mark:
         return replace(answer, unless=mark)

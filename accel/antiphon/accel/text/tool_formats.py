@@ -77,7 +77,7 @@ def read_calls(text: str, start: int) -> tuple[list[RawCall], int]:
     """Read the tool call after an opening mark, and further calls that follow directly.
 
     Returns:
-        The calls, and the position after them and their closing marks.
+        The calls, and the position after the last call and its closing mark.
 
     Raises:
         ValueError: No call can be read.

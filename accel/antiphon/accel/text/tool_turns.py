@@ -51,7 +51,7 @@ class ToolTraits:
 
 
 def tool_traits(tokenizer: PreTrainedTokenizerBase) -> ToolTraits:
-    """Return the tool traits of a tokenizer's chat template, found by rendering probes once for each template."""
+    """Return the tool traits of a tokenizer's chat template, found once per template, by rendering probes."""
     return _probe(RenderedTemplate(str(tokenizer.chat_template), tokenizer))
 
 
@@ -96,8 +96,8 @@ def adapt_tool_turns(messages: Sequence[Mapping[str, Any]], tokenizer: PreTraine
     1. An empty list of tool calls is removed, and content that is None becomes an empty text.
     2. Ids are converted to the format that the template accepts; a call and its result keep equal ids.
     3. Arguments become an object or JSON text.
-    4. If the template accepts only one call per message, each call becomes a message of its own, followed by its
-       result.
+    4. If the template accepts only one call per message, each call becomes a separate message,
+       followed by the call's result.
     5. Calls and results that the template would drop become text.
     """
     turns = [_without_empty_calls(message) for message in messages]

@@ -36,8 +36,8 @@ TRANSFORMERS_METHODS: dict[str, dict[str, int]] = {GREEDY: {}, **PROMPT_LOOKUP}
 class TransformersGenerate:
     """Greedy `model.generate` of transformers, with the arguments in `TRANSFORMERS_METHODS`.
 
-    On an NVIDIA GPU cuDNN's attention is turned off, because it plans its kernels anew for every length, which makes
-    transformers several times slower.
+    On an NVIDIA GPU, cuDNN's attention is turned off. It would plan new kernels for every length,
+    which makes transformers several times slower.
     """
 
     name: str
@@ -202,7 +202,7 @@ class _FirstTokenClock(StoppingCriteria):
 
 @contextmanager
 def _counted_rows(model: Any) -> Iterator[list[int]]:
-    """Yield a list to which each forward pass, compiled or not, appends its number of rows with logits."""
+    """Yield a list. Each forward pass, compiled or not, appends the number of its rows for which it computes logits."""
     rows: list[int] = []
     hook = model.register_forward_hook(lambda _, inputs, output: rows.append(output.logits.shape[1]))
     try:

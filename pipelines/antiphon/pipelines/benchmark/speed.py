@@ -1,4 +1,4 @@
-"""Speed benchmark: compares the times in which several methods decode the same prompts with one model."""
+"""Speed benchmark: compares the times that several methods need to decode the same prompts with one model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Rounds = Sequence[Sequence[MethodRun]]
 
 @dataclass(frozen=True, slots=True)
 class MethodFigures:
-    """The measurements of one method. For each job, a time is the median over the rounds; jobs are then summed.
+    """The measurements of one method. A total is a sum over the jobs; each job counts with its median over the rounds.
 
     Attributes:
         rounds: For each round, one run per job.
@@ -86,7 +86,7 @@ class MethodFigures:
         return len(self.rounds[0])
 
     def _sum(self, value: Callable[[MethodRun], float | None]) -> float | None:
-        """Return `total` of ``value``, or None if some run does not report it."""
+        """Return `total` of ``value``, or None if any run does not report the value."""
         is_reported = all(value(run) is not None for runs in self.rounds for run in runs)
         return self.total(lambda run: value(run) or 0.0) if is_reported else None
 

@@ -178,7 +178,7 @@ def race_table(measured: Speed) -> Table:
 
 
 def whole_seconds(figures: MethodFigures) -> float:
-    """Return the seconds end to end: the median over the rounds for each task, summed over the tasks."""
+    """Return the end-to-end seconds of all tasks together; each task counts with its median over the rounds."""
     return figures.total(lambda run: run.seconds)
 
 

@@ -1,4 +1,4 @@
-"""Finds the index of a command: the value of `--index`, or the nearest folder ``.antiphon`` from here upwards."""
+"""Finds the index of a command: the value of `--index`, or the nearest folder ``.antiphon`` in or above this folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Indexes files and folders that are given with a question: once at first, then only what has changed."""
+"""Indexes files and folders that are given with a question: at first all of them, later only changed and new files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def index_of(paths: Sequence[Path] | None, index: str | Path | None) -> str | Pa
     """Return the index to answer from. If ``paths`` are given, their new and changed files are indexed first.
 
     Args:
-        paths: Files and folders; None or empty: the index is found as by `find_index`.
+        paths: Files and folders. If None or empty, `find_index` finds the index.
         index: The value of ``--index``.
 
     Raises:
         FileNotFoundError: A path does not exist.
         ValueError: ``paths`` and ``index`` are both given, or no file can be read.
-        IndexNotFound: Neither is given, and there is no default index.
+        IndexNotFound: Neither ``paths`` nor ``index`` is given, and there is no default index.
     """
     if not paths:
         return find_index(index)

@@ -59,7 +59,7 @@ def main(
 
 
 def run() -> None:
-    """Run the program `antiphon`; Python's warnings are printed as one line without their place in the source."""
+    """Run the program `antiphon`. Each of Python's warnings is printed as one line, without file and line number."""
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     codes: list[int] = []
     atexit.register(_leave, codes)  # registered first, so it is called last, after all threads have ended

@@ -70,7 +70,7 @@ class ServedDocuments:
     def reranker(self) -> Reranker | None:
         """The reranker of /v1/rerank.
 
-        If API keys may have different rights, its scores do not depend on the documents.
+        If API keys may have different rights, the reranker's scores do not depend on the documents.
         """
         from antiphon.pipelines.server.collections import independent_reranker
 
@@ -83,7 +83,8 @@ class ServedDocuments:
         """Return the collections with their pipelines.
 
         Args:
-            language_model: the language model. If it is the bundled `reader`, the pipelines quote answers without it.
+            language_model: the language model. If it is the bundled `reader`, the pipelines quote
+                from the passages and do not use it.
             **options: further options of `Rag`.
         """
         from antiphon.pipelines.rag import Rag

@@ -28,7 +28,8 @@ def start_traces(exporter: str) -> None:
     """Export traces until the process ends; do nothing if opentelemetry-instrument started the process.
 
     Args:
-        exporter: "otlp", "console" or "none"; OpenTelemetry's variables name the collector.
+        exporter: "otlp", "console" or "none". The collector of "otlp" is set by OpenTelemetry's
+            environment variables.
 
     Raises:
         ValueError: there is no such exporter.

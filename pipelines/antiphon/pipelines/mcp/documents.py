@@ -68,9 +68,9 @@ def list_documents(
 
 
 def read_document(collection: Collection, document: str, first: str) -> str:
-    """Return the text of a document. Of a long document, return a part that names the URI of the next part.
+    """Return the text of a document; of a long document, a part that ends with the URI of the next part.
 
-    Text that is in no passage, such as white space, is replaced by a blank line.
+    Text that no passage contains, such as white space, is replaced by a blank line.
 
     Args:
         first: the number of the first character to return.

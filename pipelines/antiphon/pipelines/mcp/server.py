@@ -103,7 +103,7 @@ class Call:
         self.is_local = ctx.lifespan_context.is_local
 
     async def load(self) -> None:
-        """Wait for the service, and read the rights of the request's API key, for each request of a session."""
+        """Wait for the service, and read the rights of this request's API key. Called for each request of a session."""
         loading = self._ctx.lifespan_context.loading
         while not loading.done():
             await self.report(LOADING)
@@ -274,7 +274,7 @@ async def document(ctx: ToolContext, collection: str, document: str, start: str 
 
 
 async def list_for_client(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-    """List the documents, and the names of collections, that the client of a request may read."""
+    """List the documents that the client of a request may read, and the names of their collections."""
     if ctx.method == "resources/list":
         async with open_call(ctx) as call:
             cursor = (ctx.params or {}).get("cursor")

@@ -22,8 +22,8 @@ class HubModel(NamedTuple):
 
     Attributes:
         billions: Parameters in billions.
-        read: Billions of parameters that a forward pass of one token reads; the others are only
-            looked up in tables.
+        read: Billions of parameters that a forward pass of one token reads. All other parameters
+            are in tables, of which it reads only single rows.
         has_openvino: Whether the OpenVINO engine supports the model's layers. The engine does not
             support recurrent or convolutional state, nor rotary frequencies that depend on the
             length of the text.
@@ -117,7 +117,7 @@ def memory_bandwidth(seconds: float = 1.0, size: int = 1 << 28) -> float:
 
 
 def _fitting() -> dict[str, float]:
-    """Return the memory in bytes that each model needs, by its name, for the models that fit."""
+    """Return, for the name of each model that fits, the memory in bytes that the model needs."""
     memory = available_memory()
     need = {
         name: _PACKED * _bytes_per_parameter() * model.billions * 1e9 + _OVERHEAD for name, model in HUB_MODELS.items()

@@ -64,8 +64,8 @@ def cited_segments(text: str, citations: Iterable[Citation]) -> Iterator[tuple[s
 def displayed_segments(text: str, citations: Iterable[Citation]) -> Iterator[tuple[str, Citation | None]]:
     """Split an answer at its citations for display: quotes have no markup.
 
-    The number of a passage next to a quote is left out, because every format shows the number after
-    the quote.
+    If the number of the passage stands next to a quote, it is left out, because every format shows
+    the number after the quote.
     """
     segments = [*cited_segments(text, citations), ("", None)]
     quoted = 0  # the passage of the quote that has just ended

@@ -1,4 +1,4 @@
-"""Render answers as rich text in the terminal's own colours; a number or a bar accompanies each colour."""
+"""Render answers as rich text in the terminal's own colours. Each colour comes with a number or a bar."""
 
 from __future__ import annotations
 

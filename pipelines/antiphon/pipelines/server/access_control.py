@@ -45,9 +45,9 @@ class Access:
 def check_host_and_origin(headers: Headers, settings: ServerSettings) -> None:
     """Refuse a request that names a host or an origin that is not allowed.
 
-    Checking the host prevents DNS rebinding; checking the origin refuses requests from web pages of other sites.
-    Behind a proxy that changes the host, the browser says that the origin is the page's own (``Sec-Fetch-Site``), which
-    no script can set.
+    The check of the host prevents DNS rebinding. The check of the origin refuses requests from web
+    pages of other sites. A proxy may change the host. Then the header ``Sec-Fetch-Site``, which no
+    script can set, shows that the page's own origin sent the request.
 
     Raises:
         ApiError: 403, the host or the origin is not allowed.

@@ -22,10 +22,12 @@ logger = logging.getLogger("antiphon.server")
 
 
 class AccessKeys:
-    """The accepted API keys: given keys, which have every right, and the keys of a file, read again when it changes.
+    """The accepted API keys: given keys, which have every right, and the keys of a file.
 
-    No key is needed if none is given, and there is no file or the file has no table of keys. Once a
-    key was needed, requests need one until the server ends, even if the file changes.
+    The file is read again when it changes.
+
+    No key is needed if no keys are given and there is no file with a table of keys. Once a key was
+    needed, requests need a key until the server ends, even if the file changes.
 
     Raises:
         ValueError: the file is not valid.
@@ -108,7 +110,7 @@ class RateLimit:
     """Limits how many requests each API key may send in any 60 seconds.
 
     Args:
-        default: the limit of a key without a limit of its own; None: unlimited.
+        default: the limit of a key for which no limit is set; None: unlimited.
     """
 
     def __init__(self, default: int | None = None) -> None:

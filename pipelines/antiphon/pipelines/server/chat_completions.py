@@ -195,7 +195,7 @@ def _choice_object(chat: ChatResponse, index: int, text: CollectedText) -> dict[
 
 
 def _quote_field(started: Started) -> dict[str, Any]:
-    """Return the field ``quote``, the best quote of the passages; empty if none was found before the first text."""
+    """Return the field ``quote``, the best quote of the passages; empty if no quote was found before the first text."""
     search = started.quote
     if search is None or search.cancel() or not search.done() or (quote := search.result()) is None:
         return {}

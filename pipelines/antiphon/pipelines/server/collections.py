@@ -101,9 +101,9 @@ def _open(location: str | Path, device: str | None, others: Iterable[Retriever])
 
 
 def independent_reranker(retriever: Retriever) -> Reranker | None:
-    """Return a reranker like the retriever's, but with scores that do not depend on the passages of the index.
+    """Return a reranker of the retriever's kind whose scores do not depend on the passages of the index.
 
-    The scores of `MaxSimReranker` depend on how many passages contain a word.
+    By default, the scores of `MaxSimReranker` depend on how many passages contain a word.
     """
     if isinstance(retriever.reranker, MaxSimReranker) and isinstance(retriever.embedder, TokenEmbedder):
         return MaxSimReranker(retriever.embedder)

@@ -138,8 +138,8 @@ async def upload_document(file: Annotated[UploadFile, File()], chosen: WritableC
     """Add a file to a collection; it replaces an uploaded file of the same name.
 
     An archive, a mailbox or a message with attachments contains several documents. ``skipped``
-    lists the files in it that cannot be read, with reasons; ``warnings`` says which content of the
-    other files is missing.
+    lists those of its files that cannot be read, with reasons; ``warnings`` says which content of
+    the other files is missing.
     """
     folder, content = _writable_folder(chosen), await file.read()
     return await asyncio.to_thread(_add, chosen, folder, display_name(file.filename), content)
@@ -260,7 +260,7 @@ def _remove(collection: Collection, folder: Path, source: str) -> dict[str, Any]
 
 
 def _write_error(error: OSError) -> ApiError:
-    """Return the error for a folder that cannot be written; the path is logged but not sent."""
+    """Return the error for a folder that cannot be written. The path is logged, but not sent to the client."""
     if isinstance(error, BlockingIOError):
         return ApiError(503, IN_USE, headers={"Retry-After": "5"})
     logger.error("the documents cannot be changed", exc_info=error)

@@ -39,7 +39,7 @@ logger = logging.getLogger("antiphon.server")
 
 
 class ErrorDetail(BaseModel):
-    """The error as OpenAI's clients read it."""
+    """An error in the format that OpenAI's clients expect."""
 
     message: str
     type: str
@@ -86,8 +86,8 @@ class ApiError(Exception):
 class BodyError(HTTPException):
     """An error while the body is read.
 
-    It derives from HTTPException because FastAPI answers any other exception from reading the body
-    with status 400.
+    It derives from HTTPException. If the reading of the body raised any other exception, FastAPI
+    would answer with status 400.
     """
 
     def __init__(self, error: ApiError) -> None:

@@ -69,8 +69,9 @@ class RequestStarter:
         """Plan a request and start its generation.
 
         Args:
-            references: the client's passages, which the answer may cite; references for drafting.
-            predicted: predicted texts; references for drafting that are not cited.
+            references: the client's passages, which the answer may cite. They are also references
+                for drafting.
+            predicted: predicted texts. They are references for drafting, and are never cited.
             with_quote: search the best quote of the passages during the prefill.
 
         Raises:

@@ -34,7 +34,7 @@ def start_http_span(scope: Mapping[str, Any], headers: Mapping[str, str], reques
 
 
 def end_http_span(span: Span, method: str, route: str, status: int) -> None:
-    """End the span of a request; name it after the endpoint's path, which shows parameters by name."""
+    """End the span of a request, and name it after the path of the endpoint, such as ``/documents/{id}``."""
     span.set({"http.route": route, "http.response.status_code": status})
     if span.span is not None:
         span.span.update_name(f"{_name(method)} {route}")

@@ -128,7 +128,7 @@ def completion_logprobs(tokens: Sequence[TextToken], bytes_of: Callable[[int], b
 
 
 def _spelling(raw: bytes) -> str:
-    """Return the text of a token; if the token is a part of a character, its bytes in OpenAI's notation."""
+    """Return the text of a token, or its bytes in OpenAI's notation if the token is only a part of a character."""
     try:
         return raw.decode()
     except UnicodeDecodeError:

@@ -40,7 +40,7 @@ class ServerMetrics:
 
         Args:
             name: the gauge's name, without the namespace.
-            value: called for the value each time the metrics are read.
+            value: function that returns the value; called each time the metrics are read.
         """
         Gauge(name, description, registry=self.registry, namespace="antiphon").set_function(value)
 

@@ -125,7 +125,8 @@ def passage_pages(
 ) -> dict[str, Any]:
     """Return the pages that show the characters ``start`` to ``end`` of a passage, with the boxes of these characters.
 
-    At most the first ten pages are returned. A box is left, top, right and bottom, as fractions of the page.
+    At most the first ten pages are returned. A box consists of left, top, right and bottom, as
+    fractions of the page's size.
     """
     parts = islice(parts_by_page(passage, start, end), MAX_PAGES)
     with _pdf_file(chosen, passage) as data:
@@ -150,7 +151,7 @@ def passage_page_image(chosen: ChosenCollection, passage: ChosenPassage, page: i
 
 
 def parts_by_page(passage: Passage, start: int = 0, end: int | None = None) -> Iterator[tuple[int, str]]:
-    """Yield each page that a part of a passage is on: the page number, and the text of the part on that page.
+    """Yield, for each page that contains text of a part of a passage, the page number and this text.
 
     Args:
         start: the first character of the part in the passage.
@@ -170,7 +171,7 @@ def parts_by_page(passage: Passage, start: int = 0, end: int | None = None) -> I
 
 @contextmanager
 def _pdf_file(collection: Collection, passage: Passage) -> Iterator[bytes]:
-    """Read the PDF file of a passage; raise an error with status 404 if that, or what is done with it, fails."""
+    """Yield the PDF file of a passage. If reading it or the ``with`` block fails, raise an error with status 404."""
     file = SourceFile.of(passage.metadata)
     path = Path(file.path if file else passage.source)
     if passage.source.startswith(UPLOADED):

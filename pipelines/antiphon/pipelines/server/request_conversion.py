@@ -36,8 +36,8 @@ def chat_prompt(
 ) -> tuple[Conversation, Mapping[str, Any], Schema]:
     """Return the conversation of a chat request, the tools that may be called, and the schema of the answer.
 
-    Tools are given by name, with the schemas of their arguments. If the model must call a tool, the
-    conversation already contains the beginning of the call as the beginning of the answer.
+    The tools are returned as the schemas of their arguments, by name. If the model must call a
+    tool, the answer in the conversation already begins with the beginning of the call.
 
     Raises:
         ApiError: a part of a message is not text, or two fields contradict each other.
@@ -184,7 +184,7 @@ def _passage(reference: Reference, number: int) -> Passage:
 
 
 def predicted_texts(request: SamplingRequest) -> tuple[str, ...]:
-    """Return the predicted content of the answer: references for drafting that are not cited."""
+    """Return the predicted content of the answer. It is used as references for drafting, which are not cited."""
     if request.prediction is None:
         return ()
     text = join_text(request.prediction.content, "prediction.content")

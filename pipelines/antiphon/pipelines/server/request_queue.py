@@ -33,7 +33,7 @@ class Started:
     """The first event of a generation.
 
     Attributes:
-        on_end: called once when decoding ends, after an error or a cancellation, too.
+        on_end: called once when decoding ends, even by an error or a cancellation.
         span: the span of the generation; both end together.
         quote: future of the best quote of the passages, for which another thread searches; None:
             there is no search.
@@ -167,7 +167,7 @@ class GenerationJob:
             started.on_end()
 
     def _send_started(self, _: object = None) -> None:
-        """Send the `Started` event, once: when its quote is found, but at the latest before the first text."""
+        """Send the `Started` event once: when its quote has been found, but at the latest before the first text."""
         with self._lock:
             started, self._unsent = self._unsent, None
             if started is not None:
@@ -309,7 +309,7 @@ class RequestQueue:
 
 
 def _delta(stream: Stream | QuotedStream, piece: Piece, num_sent: int) -> Delta:
-    """Return the delta of a piece and of the tokens after the first ``num_sent``."""
+    """Return the delta with a piece of text, and with the tokens after the first ``num_sent`` tokens."""
     tokens, thought = tuple(stream.tokens_from(num_sent)), stream.reasoning_tokens
     origins, logprobs = tuple(stream.origins_from(num_sent)), tuple(stream.logprobs_from(max(num_sent, thought)))
     text, reasoning = ("", piece.text) if piece.is_thinking else (piece.text, "")

@@ -120,7 +120,7 @@ def annotation_object(citation: Citation, passages: Sequence[Passage]) -> dict[s
 def passage_object(passage: Passage) -> dict[str, Any]:
     """Return a passage as JSON: its text, its place in its document, and other documents that have the same text.
 
-    ``outdated`` is "changed" or "deleted", if that has happened to the passage's file since it was
+    ``outdated`` is "changed" or "deleted" if the passage's file was changed or deleted after it was
     indexed.
     """
     return {

@@ -123,7 +123,8 @@ def passage_by_id(
 ) -> dict[str, Any]:
     """Return a passage by its id, which citations contain.
 
-    It is searched for in one collection, or in all collections that the key may read.
+    The passage is searched in the given collection, or else in all collections that the key may
+    read.
     """
     service = service_of(request)
     chosen = [service.collection(collection, access)] if collection else service.readable(access).values()

@@ -13,12 +13,13 @@ class ServerSettings:
 
     Attributes:
         api_keys: accepted API keys; if empty, no key is needed.
-        requests_per_minute: maximum requests in a minute of an API key without a limit of its own; None: unlimited.
+        requests_per_minute: maximum requests per minute of an API key for which no limit is set;
+            None: unlimited.
         max_running: generations that are decoded at the same time.
         max_waiting: further generations that may wait in the queue.
         max_prompt_tokens: longest prompt in tokens; None: the model's context window.
         max_output_tokens: longest completion in tokens.
-        max_choices: completions that one request may ask for.
+        max_choices: maximum number of choices (``n``) of one request.
         max_body_bytes: largest request body in bytes.
         max_upload_bytes: largest body of an upload in bytes.
         body_timeout: seconds in which a body must arrive; large bodies get more (see `request_limits.MIN_RATE`).

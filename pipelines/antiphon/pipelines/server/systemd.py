@@ -1,4 +1,4 @@
-"""Report the state of the server to systemd, and use the socket at which systemd listens."""
+"""Report the state of the server to systemd, and use the socket that systemd has opened."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Tenant:
             return sum(prompt.cache.size for prompt in self._prompts)
 
     def take(self, tokens: Sequence[int]) -> PrefixCache | None:
-        """Remove and return the prefix cache that shares the longest prefix with a prompt, or return a new one.
+        """Remove and return the prefix cache that shares the longest prefix with a prompt; if there is none, a new one.
 
         Returns None for a prompt without tokens: the model runs on another server, or only quotes
         are given.
@@ -68,8 +68,8 @@ class Tenant:
     def keep(self, tokens: Sequence[int], cache: PrefixCache) -> None:
         """Keep the prefix cache of a prompt.
 
-        An empty prefix cache is dropped: an engine with its own prefix cache finds the tenant's
-        blocks without the object.
+        An empty prefix cache is dropped. It belongs to an engine with its own prefix cache, which
+        finds the tenant's blocks without this object.
         """
         if not cache.size:
             return
@@ -99,8 +99,8 @@ class Tenants:
     def of(self, key: str, user: str | None, collection: str | None = None) -> Tenant:
         """Return the tenant of a request, created if it is new.
 
-        Each collection has a tenant of its own. So a key that loses access to a collection also
-        loses access to the collection's caches.
+        Each collection has separate tenants. So a key that loses access to a collection also loses
+        access to the collection's caches.
 
         Args:
             key: the digest of the API key, from `Access`.

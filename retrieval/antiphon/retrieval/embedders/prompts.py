@@ -1,4 +1,4 @@
-"""Prompts of embedding models: a model is trained to read them before a question or a document."""
+"""Prompts of embedding models: texts that a model is trained to read before a question or a document."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_PROMPTS = ("", "")
 
 
 def family_prompts(model: str) -> tuple[str, str]:
-    """Return the query prompt and document prompt of a model's family; empty if it is unknown."""
+    """Return the query prompt and document prompt of a model's family; empty if the family is unknown."""
     found = ((query, document) for part, query, document in FAMILIES if re.search(part, model.lower()))
     return next(found, NO_PROMPTS)
 
@@ -40,7 +40,7 @@ def with_prompts(name: str, query: str | None, document: str | None) -> str:
 
 
 def split_prompts(name: str) -> tuple[str, dict[str, str]]:
-    """Split an embedder's name into the name without prompts, and its prompts by kind."""
+    """Split an embedder's name into the name without prompts, and the prompts by kind."""
     plain, _, text = name.rpartition("?")
     prompts = dict(parse_qsl(text, keep_blank_values=True)) if plain else {}
     return (plain, prompts) if prompts and prompts.keys() <= {"query", "document"} else (name, {})

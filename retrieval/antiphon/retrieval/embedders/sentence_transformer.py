@@ -80,7 +80,7 @@ class SentenceTransformerEmbedder:
 
     @property
     def max_tokens(self) -> int:
-        """The number of tokens of a document that fit next to the special tokens and the model's prompt."""
+        """The number of a document's tokens that fit together with the special tokens and the model's prompt."""
         prompt = self._model.prompts.get("document") or ""
         return (
             self._max_length - int(self._model.tokenizer.num_special_tokens_to_add(False)) - self.count_tokens(prompt)
@@ -104,7 +104,8 @@ class SentenceTransformerEmbedder:
     def _set_prompts(self, source: str, query: str | None, document: str | None) -> dict[str, str | None]:
         """Set the prompts that were given or that the model's family needs.
 
-        Returns, for each kind of prompt, the prompt that was set; None if the model's own is used.
+        Returns, for each kind of prompt, the prompt that was set; None if the model's own prompt is
+        used.
         """
         of_family = NO_PROMPTS if any(self._model.prompts.values()) else family_prompts(source)
         given = {"query": query, "document": document}

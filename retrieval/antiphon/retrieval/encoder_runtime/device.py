@@ -37,7 +37,7 @@ def _may_have_gpu() -> bool:
 
 
 def pick_precision(device: str) -> str:
-    """Return "float16" for a GPU; for a CPU "bfloat16" if it has bfloat16 instructions, else "float32".
+    """Return "float16" for a GPU, "bfloat16" for a CPU with bfloat16 instructions, "float32" for other CPUs.
 
     Float16 would be several times slower on a CPU.
     """

@@ -61,8 +61,9 @@ def choose_encoder_engine(
     """Choose the engine for an encoder: the torch model, or its OpenVINO graph.
 
     The graph is chosen if its vectors for `COMPARISON_TEXTS` are close to torch's in float32. They
-    are close if they are within `CLOSE`, or at least as close as torch's vectors in the precision
-    in use. The comparison is made once per graph and processor, and its result is saved.
+    are close if their distance is at most `CLOSE`, or at most the distance of torch's own vectors
+    in the precision in use. The comparison is made once per graph and processor, and its result is
+    saved.
 
     Args:
         output: The name of the encoder's output, a key of `OUTPUTS`.
@@ -123,7 +124,7 @@ def torch_choice(wanted: Engine, reason: str) -> EngineChoice:
 def _agreeing_graph(
     model: PreTrainedModel, output: str, folder: Path, device: str, precision: str, vectors: Callable[[Any], Vectors]
 ) -> tuple[Any, str]:
-    """Return the model's graph and why it may be used; if it may not, return None and why not."""
+    """Return the model's graph and why the graph may be used; if it may not be used, return None and why not."""
     if (obstacle := openvino_obstacle(device, precision)) is not None:
         return None, obstacle
     from antiphon.retrieval.encoder_runtime.openvino_encoder import OpenVINOEncoder
@@ -165,7 +166,8 @@ def _agreement(graph: float, torch: float) -> tuple[bool, str]:
 
     Args:
         graph: The largest cosine distance of the graph's vectors from those of torch in float32.
-        torch: The largest such distance of torch's own vectors in the precision in use.
+        torch: The largest cosine distance of torch's own vectors in the precision in use from those
+            in float32.
     """
     reason = f"its vectors are {graph:.1e} from torch's in float32, in cosine"
     allowed = max(CLOSE, torch)

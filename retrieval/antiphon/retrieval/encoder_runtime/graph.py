@@ -1,4 +1,4 @@
-"""Run the OpenVINO graph of an encoder. Imports neither torch nor transformers, which take seconds to import."""
+"""Run the OpenVINO graph of an encoder, without importing torch and transformers, which would take seconds."""
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ def load_model(kind: str, source: str, load: Callable[[bool], Model], *, is_cach
 
     Args:
         kind: The kind of model, such as "embedder", for the error message.
-        load: Function that loads the model. It is called with True if it must not access the hub.
+        load: Function that loads the model. Its argument is True if the function must not access
+            the hub.
         is_cached: Whether the cache contains the model or a part of it.
 
     Raises:

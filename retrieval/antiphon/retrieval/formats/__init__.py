@@ -111,15 +111,16 @@ def format_of(suffix: str) -> Format | None:
 
 
 def may_be_text(suffix: str) -> bool:
-    """Return whether a file with this unknown ending may be a text for people (``GFDL-1.3``).
+    """Return whether a file with this unknown ending may be a text for people, such as ``GFDL-1.3``.
 
-    Endings of a media type, such as ``.svg``, and of files that programs write are excluded.
+    Endings that have a media type, such as ``.svg``, are excluded, and so are endings of files that
+    programs write.
     """
     return suffix not in _MACHINE_WRITTEN and _MEDIA_TYPES.guess_type(f"name{suffix}") == (None, None)
 
 
 def sniffed_format(data: bytes) -> Format | None:
-    """Return the format that the first bytes of a file show, or None."""
+    """Return the format that can be recognized by the first bytes of a file, or None."""
     head = data[:1024].lstrip()
     if head.startswith(b"%PDF-"):
         return format_of(".pdf")

@@ -10,7 +10,7 @@ from antiphon.retrieval.formats.office import read_part
 
 
 def zip_members(data: bytes) -> Iterator[Member]:
-    """Yield the files of an archive in sorted order; a damaged file has a reason and no data.
+    """Yield the files of an archive in sorted order. A damaged file is yielded with a reason instead of its data.
 
     Raises:
         ValueError: The archive's directory is damaged, or the archive is encrypted or too large.

@@ -93,7 +93,7 @@ class DocumentBuilder:
 
         Args:
             metadata: The document's metadata; values that are None or empty are left out.
-            warnings: Sentences for the user about what is missing or was guessed.
+            warnings: Sentences for the user about missing content and about guesses.
         """
         regions = Regions(tuple(self._starts), tuple(self._labels)) if self._starts else None
         facts = {name: value for name, value in (metadata or {}).items() if value not in (None, "", [])}

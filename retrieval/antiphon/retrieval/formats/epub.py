@@ -18,7 +18,7 @@ _PAGES = ("application/xhtml+xml", "text/html")
 
 
 def read_epub_document(data: bytes, source: str) -> Document:
-    """Read a book. Only headings give the place of a passage. Damaged chapters are reported.
+    """Read a book. The place of a passage is only given by headings. Damaged chapters are reported.
 
     Raises:
         ValueError: The file is damaged, encrypted, or exceeds the limits.

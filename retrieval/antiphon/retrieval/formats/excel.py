@@ -54,7 +54,7 @@ def read_excel_document(data: bytes, source: str) -> Document:
 
 
 def _rows(sheet: Any, counter: CellCounter, warnings: list[str]) -> tuple[list[Row], list[Merge]]:
-    """Return the visible rows of a sheet and its merged cells, and add to ``warnings`` what is missing."""
+    """Return the visible rows and the merged cells of a sheet; add sentences about missing content to ``warnings``."""
     from openpyxl.cell.read_only import ReadOnlyCell
     from openpyxl.utils import get_column_letter
     from openpyxl.worksheet._reader import WorkSheetParser

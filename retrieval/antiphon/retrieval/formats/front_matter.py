@@ -17,7 +17,7 @@ _SCALARS = (str, int, float, bool, datetime.date, type(None))
 
 
 def front_matter(text: str) -> tuple[dict[str, Any], int]:
-    """Return the metadata at the beginning of a text, and where they end; ``({}, 0)`` if none.
+    """Return the metadata at the beginning of a text, and the index after them; ``({}, 0)`` if there are none.
 
     Only JSON values and dates are returned; lists and mappings with very many parts are left out. A
     title is converted to a string.

@@ -45,7 +45,7 @@ class _Text:
     Attributes:
         is_line: Whether every run of white space becomes one space, as in headings and cells.
         code: The spans of short preformatted texts.
-        labels: For the node address of each list item that is not read yet, the item's number.
+        labels: The numbers of list items that are not read yet, by the addresses of their nodes.
     """
 
     def __init__(self, *, is_line: bool = False) -> None:

@@ -74,7 +74,7 @@ class TableNodes:
     """The cells of a table.
 
     Attributes:
-        rows: The cells of each row; None in places that a cell above or to the left covers, too.
+        rows: The cells of each row; None in a place that is covered by a cell above or to the left.
         merges: The cells that cover several rows or columns.
         header_rows: The number of rows at the top that are marked as headers.
     """
@@ -132,7 +132,8 @@ def is_furniture(node: LexborNode) -> bool:
 def data_table(table: LexborNode) -> TableNodes | None:
     """Return the cells of a table with data, or None if the table is only used for layout.
 
-    A table with data has at least two rows and two columns, short cells, and no headings, lists or tables in them.
+    A table with data has at least two rows and two columns. Its cells are short, and contain no
+    headings, lists or tables.
     """
     bodies = sorted(
         (node for node in children(table) if node.tag in ("tbody", "thead", "tfoot")),
@@ -151,7 +152,7 @@ def data_table(table: LexborNode) -> TableNodes | None:
 
 
 def _placed(cells: Sequence[Sequence[LexborNode]]) -> TableNodes:
-    """Put the cells of each row into the columns that no cell from above covers."""
+    """Put the cells of each row into the columns that are not covered by cells of the rows above."""
     rows: list[list[LexborNode | None]] = [[] for _ in cells]
     merges = []
     covered: dict[int, int] = {}  # the last row of the cell that covers a column
@@ -210,7 +211,7 @@ def _integer(text: str | None, default: int) -> int:
 
 
 def nesting_excess(markup: str) -> int:
-    """Return how many elements a page leaves open; 0 if these are too few to slow parsers down."""
+    """Return the number of elements that a page does not close; 0 if they are too few to slow parsers down."""
     if markup.count("<") < _MOST_OPEN:
         return 0
     excess = len(_OPENING.findall(markup)) - len(_CLOSING.findall(markup))

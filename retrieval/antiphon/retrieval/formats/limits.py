@@ -23,7 +23,7 @@ _LARGE = 16 * 1024 * 1024  # bytes; the compression ratio of smaller parts does 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A file inside another file: its path there, and its bytes or why it cannot be unpacked."""
+    """A file inside another file: its path in that file, and either its bytes or why it cannot be unpacked."""
 
     name: str
     data: bytes

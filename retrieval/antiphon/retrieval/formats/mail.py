@@ -38,9 +38,9 @@ _BROKEN = (
 def read_mail_document(data: bytes, source: str) -> Document:
     """Read a message: its decoded headers, then its text.
 
-    The text is the HTML part if there is no plain text, or if the plain text is only a remark.
-    Quoted messages follow the sender's own text, each below the line that names its sender. Of an
-    invitation, the summary, time, place and description are read.
+    The text is the HTML part if there is no plain text, or if the plain text is only a remark. The
+    sender's own text comes first. Quoted messages follow, each below the line that names the quoted
+    sender. Of an invitation, the summary, time, place and description are read.
 
     Raises:
         ValueError: The data are not a message, or its parts are nested too deeply.
@@ -176,7 +176,7 @@ def _bytes(part: Message) -> bytes:
 
 
 def _text(part: Message) -> DecodedText:
-    """Decode a part's text, with its charset interpreted as browsers do, and join flowed lines."""
+    """Decode a part's text, interpret the name of its charset as browsers do, and join flowed lines."""
     try:
         decoded = decode_text(_bytes(part), part.get_content_charset() or "")
     except ValueError as error:

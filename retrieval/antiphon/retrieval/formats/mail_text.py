@@ -29,8 +29,8 @@ _DATE = re.compile(r"(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)\d\d(Z?))?")
 def add_thread(builder: DocumentBuilder, text: str, sender: str) -> None:
     """Add the text of a message: the sender's own text, then each quoted message.
 
-    The line that names the sender of a quoted message becomes its heading. If the message's sender
-    answers between the quotes, the order of the text stays.
+    The line that names the sender of a quoted message becomes the heading of that message. If there
+    are answers between the quotes, the order of the text is not changed.
 
     Args:
         text: The text; lines that begin with ``>`` are quoted.
@@ -65,7 +65,7 @@ def add_thread(builder: DocumentBuilder, text: str, sender: str) -> None:
 
 
 def unflowed(text: str, *, without_spaces: bool) -> str:
-    """Join the lines of ``format=flowed`` (RFC 3676). A line that ends with a space goes on below.
+    """Join the lines of ``format=flowed`` (RFC 3676). A line that ends with a space continues in the next line.
 
     Args:
         without_spaces: Whether the space at the line's end is not part of the text (``DelSp``).

@@ -33,7 +33,8 @@ def fill(rows: Sequence[list[str]], merges: Iterable[Merge]) -> None:
 def count_header_rows(rows: Sequence[Sequence[str]], merges: Sequence[Merge], count: int = 1) -> int:
     """Return the number of header rows of a table whose merged cells have been filled.
 
-    The header goes on while a merged cell covers the next row, too, or has several names below it.
+    The header continues as long as a merged cell also covers the next row, or has several names
+    below it.
 
     Args:
         count: The number of rows that are known to be headers.

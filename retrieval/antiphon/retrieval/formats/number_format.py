@@ -32,7 +32,7 @@ def shown(value: object, code: str = "General") -> str:
     Dates and times are in ISO 8601, which all readers understand, and durations in hours, minutes and seconds.
 
     Args:
-        value: A text, number, truth value, date, time or duration; None is an empty cell.
+        value: A text, number, truth value, date, time or duration; None for an empty cell.
         code: The number format.
     """
     if isinstance(value, bool):

@@ -9,7 +9,7 @@ _ROMAN = (
 
 
 def numeral(number: int, kind: str) -> str:
-    """Return a number in a format of Word (``ST_NumberFormat``); decimal if the format is unknown.
+    """Return a number in a format of Word (``ST_NumberFormat``); in decimal digits if the format is unknown.
 
     Args:
         kind: The format, such as ``lowerRoman``.

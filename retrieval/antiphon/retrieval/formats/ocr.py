@@ -1,4 +1,4 @@
-"""Recognize the text of scanned pages with RapidOCR, which ships its models, if the extra ``ocr`` is installed."""
+"""Recognize the text of scanned pages with RapidOCR (extra ``ocr``), whose package contains the models."""
 
 from __future__ import annotations
 

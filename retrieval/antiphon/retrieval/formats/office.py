@@ -57,7 +57,7 @@ class Office:
 
     @property
     def warnings(self) -> list[str]:
-        """What is left out: damaged parts, and parts that no reader reads."""
+        """Warnings about omitted content: damaged parts, and parts that are never read."""
         found = [f"its part {name} is damaged and was not read" for name in self.damaged]
         names = [name for name in self.archive.namelist() if name not in self.damaged]
         for kind, pattern, mark in _LEFT_OUT:
@@ -67,11 +67,11 @@ class Office:
 
 
 def open_office(data: bytes, kind: str, main: str) -> Office:
-    """Open an Office file after checking its size, its parts, and that it declares no XML entities.
+    """Open an Office file. Check its size and its parts first, and that no part declares XML entities.
 
     Args:
         kind: What the file should be, for the message, such as ``a Word document``.
-        main: The name of the part that it needs to have.
+        main: The name of the part that the file must have.
 
     Raises:
         ValueError: The file is encrypted, is of another kind, exceeds the limits or declares XML
@@ -152,7 +152,7 @@ def drawn_lines(xml: bytes) -> list[str]:
 
 
 def _points(series: Any, *parts: str) -> dict[str, str]:
-    """Return the values in ``parts`` of a chart's series, by index and as the chart shows them."""
+    """Return the values in these ``parts`` of a chart's series by their indices, formatted as in the chart."""
     points = dict[str, str]()
     for found in (each for part in parts for each in series.iterfind(f"{{*}}{part}")):
         code = found.findtext(".//{*}formatCode")
@@ -177,6 +177,6 @@ def title_of(archive: zipfile.ZipFile) -> str:
 
 
 def _refuse_entities(name: str, xml: bytes) -> None:
-    """Refuse XML with a document type, which can declare entities; Office writes none."""
+    """Refuse XML with a document type, because it can declare entities. Office never writes a document type."""
     if any(mark in xml for mark in _DOCTYPES):
         raise ValueError(f"{name!r} in it declares XML entities, which no program of an office does")

@@ -125,7 +125,7 @@ def _pages(pdf: PdfDocument) -> tuple[list[list[Line]], list[str]]:
 
 
 def _read_page(page: PdfPage) -> tuple[list[Line], list[str]]:
-    """Return the lines of a page, and its kinds: keys of `_OCR_KINDS` and `_OTHER_KINDS`."""
+    """Return the lines of a page, and the kinds of the page: keys of `_OCR_KINDS` and `_OTHER_KINDS`."""
     from pypdfium2 import raw
 
     width, height = page.get_size()
@@ -177,7 +177,7 @@ def _named(pages: list[int]) -> str:
 
 
 def _lines(page: PdfPage, shapes: Sequence[Any], *, with_invisible: bool) -> tuple[list[Line], bool, bool]:
-    """Return the lines of a page, whether invisible ones are left out, and whether its characters are known letters.
+    """Return the lines of a page, whether invisible lines were omitted, and whether its characters are known letters.
 
     Args:
         shapes: The paths, pictures and shadings of the page.
@@ -213,7 +213,7 @@ _Box = tuple[float, float, float, float]
 
 
 def _is_white(colour_of: Any, *arguments: Any) -> bool:
-    """Return whether a text or a shape is white or transparent; ``colour_of`` reads it with PDFium."""
+    """Return whether a text or a shape is white or transparent; ``colour_of`` reads its colour with PDFium."""
     colour = [ctypes.c_uint() for _ in range(4)]
     is_known = colour_of(*arguments, *colour)
     *primaries, opacity = (each.value for each in colour)
@@ -221,9 +221,10 @@ def _is_white(colour_of: Any, *arguments: Any) -> bool:
 
 
 def _is_seen(textpage: PdfTextPage, index: int, shapes: Iterable[Any], x: float, y: float) -> bool:
-    """Return whether a reader sees a character: it is drawn, and it is not white, or has a coloured shape behind it.
+    """Return whether a reader sees a character.
 
-    The places of shapes in forms are not known, so these count as shapes behind it.
+    A visible character is drawn, and is either not white or in front of a coloured shape. The
+    places of shapes in forms are not known, so these shapes count as behind the character.
     """
     from pypdfium2 import raw
 

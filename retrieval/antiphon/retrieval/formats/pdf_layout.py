@@ -63,8 +63,8 @@ def in_reading_order(lines: Sequence[Line]) -> list[Line]:
 def without_running_lines(pages: Sequence[Sequence[Line]]) -> list[list[Line]]:
     """Return the lines of each page without running headers, footers and page numbers.
 
-    Headers and footers are lines in the margins that are equal, except for numbers, on three pages,
-    or on two in a short document. A number in a margin is a page number if its difference from the
+    Headers and footers are lines in the margins that are equal, except for numbers, on three pages
+    (in a short document, on two). A number in a margin is a page number if its difference from the
     page's position is the same on several pages.
     """
     counts = Counter(key for lines in pages for key in {_key(line) for line in _marginal(lines)})
@@ -109,7 +109,7 @@ def _overlap(one: Line, other: Line) -> float:
 
 
 def _marginal(lines: Sequence[Line]) -> Iterator[Line]:
-    """Yield the two highest and two lowest lines that are in a margin, except cells of tables."""
+    """Yield those of the two highest and two lowest lines that are in a margin and are not cells of tables."""
     level = sorted((line for line in lines if not line.is_vertical), key=lambda line: -line.top)
     outer = [line for line in level[:2] if line.bottom > 1 - _MARGIN] + [
         line for line in level[-2:] if line.top < _MARGIN

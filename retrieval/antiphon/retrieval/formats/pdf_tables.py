@@ -1,4 +1,4 @@
-"""Find tables on PDF pages: rows whose cells are below each other, also across page breaks."""
+"""Find tables on PDF pages: rows whose cells are in the same columns. A table may continue after a page break."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def _prose(lines: Sequence[Line]) -> str:
 
 
 def joined(pages: Sequence[str]) -> tuple[str, tuple[int, ...]]:
-    """Join the pages so that sentences and tables go on; return the text and each page's start."""
+    """Join the pages so that sentences and tables continue on the next page; return the text and the pages' starts."""
     parts: list[str] = []
     starts, length = [], 0
     for page in pages:
@@ -94,7 +94,7 @@ def joined(pages: Sequence[str]) -> tuple[str, tuple[int, ...]]:
 
 
 def _continued(text: str, following: str) -> tuple[str, str]:
-    """Return the text without a word's hyphen at its end, and the gap before the following text."""
+    """Return the text without the hyphen of a divided word at its end, and the gap before the following text."""
     if _same_table(text, following):
         return text, "\n"
     if _HYPHEN_AT_END.search(text[-2:]) and following[0].islower():

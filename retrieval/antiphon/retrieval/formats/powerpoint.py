@@ -50,7 +50,7 @@ def read_powerpoint_document(data: bytes, source: str) -> Document:
 
 
 def _add_slide(slide: Any, builder: DocumentBuilder, place: dict[str, str], size: tuple[int, int]) -> int:
-    """Add the text of a slide of this size; return how many shapes are hidden or outside of it."""
+    """Add the text of a slide of this size; return the number of shapes that are hidden or outside of the slide."""
     title = slide.shapes.title
     if title is not None:
         builder.add_heading(title.text_frame.text, 1, place)

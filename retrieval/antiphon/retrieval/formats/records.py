@@ -63,7 +63,7 @@ def parse_json(text: str) -> Any:
 
 
 def _add(value: Any, path: str, builder: DocumentBuilder) -> None:
-    """Add a value as one block if it is short; otherwise add each value inside it separately."""
+    """Add a value as one block if it is short; otherwise add each of the values that it contains separately."""
     if isinstance(value, dict | list) and value and not _is_short(value):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for name, inner in items:

@@ -1,7 +1,7 @@
 """Read reStructuredText: docutils converts it to HTML, and the HTML reader reads the result.
 
-Sphinx has many directives and roles that docutils does not know. Their texts are kept, but nothing
-that Sphinx would generate is added.
+Docutils does not know many directives and roles of Sphinx. Their texts are kept, but texts that
+Sphinx would generate are not added.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class _Prose(Directive):
 
 
 class _Content(_Prose):
-    """A directive whose argument is not text, such as ``only`` with its condition."""
+    """A directive whose argument is not text of the document, such as ``only`` with its condition."""
 
     @property
     def lines(self) -> list[str]:
@@ -117,7 +117,7 @@ class _Version(_Prose):
 
 
 class _Description(_Prose):
-    """A directive that describes what its argument names, such as ``function``.
+    """A directive that describes the object that its argument names, such as ``function``.
 
     Unknown directives are read in the same way.
     """
@@ -229,7 +229,7 @@ class _Parser(Parser):
 
 
 class _KeepTexts(Transform):
-    """Change a tree so that its HTML shows all texts, even unparsable ones, but no messages."""
+    """Change a tree so that its HTML has all texts, even texts that cannot be parsed, but no messages of docutils."""
 
     default_priority = 850  # before docutils removes messages with the texts that they quote
 

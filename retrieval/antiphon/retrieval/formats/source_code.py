@@ -50,7 +50,8 @@ def read_code_document(data: bytes, source: str) -> Document:
 def _headings(body: Sequence[ast.stmt], inside: str, level: int, text: str, starts: Sequence[int]) -> Iterator[Heading]:
     """Yield a heading for each class and function, and a heading for the code after them.
 
-    The heading for code has the name of the surrounding class; empty at the level of the module.
+    The heading for code has the name of the surrounding class as its title; the title is empty
+    outside of classes.
     """
     follows = False
     for statement in body:

@@ -48,7 +48,7 @@ Place = Callable[[int, int, int], dict[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row without the empty cells at its ends; its number and its first column count from 1."""
+    """A row without the empty cells at its ends. Numbers of rows and columns count from 1."""
 
     number: int
     column: int
@@ -101,9 +101,10 @@ def add_tables(builder: DocumentBuilder, rows: Sequence[Row], merges: Sequence[M
 
 
 def _columns_of_tables(rows: Sequence[Row]) -> list[tuple[int, int]]:
-    """Return the first and the last column of each table, if tables are next to each other with a gap between them.
+    """Return the first and the last column of each table, if tables are side by side with a gap between them.
 
-    Each has several columns, the first of which names its rows, and other rows than the table to its left.
+    Each of these tables has several columns, and its first column names its rows. Its rows differ
+    from the rows of the table to its left.
     """
     if all(map(str.strip, next((row.cells for row in rows if sum(map(bool, row.cells)) > 1), ()))):
         return [(1, sys.maxsize)]  # its header has no gap
@@ -124,7 +125,7 @@ def _columns_of_tables(rows: Sequence[Row]) -> list[tuple[int, int]]:
 
 
 def _part(row: Row, left: int, right: int) -> Row | None:
-    """Return the cells of a row in some columns, or None if they are empty."""
+    """Return the cells of a row from column ``left`` to column ``right``; None if all of them are empty."""
     if right == sys.maxsize:
         return row
     cells = [""] * (row.column - 1) + [*row.cells]
@@ -140,7 +141,7 @@ def _begins_table(rows: Sequence[Row], place: int) -> bool:
 
 
 def _add_table(builder: DocumentBuilder, rows: Sequence[Row], merges: Sequence[Merge]) -> None:
-    """Add a table; rows of one value above the header become text, and header rows are joined."""
+    """Add a table. Rows above the header with only one value become text; several header rows are joined."""
     several = (place for place, row in enumerate(rows[:_MOST_TITLES]) if sum(map(bool, row.cells)) > 1)
     first = next(several, 0)
     for row in rows[:first]:

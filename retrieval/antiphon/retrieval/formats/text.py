@@ -158,7 +158,7 @@ def _has_many_controls(sample: bytes) -> bool:
 
 
 def _wide_encoding(data: bytes) -> str:
-    """Return the encoding of UTF-16 or UTF-32 text without a byte order mark; empty otherwise."""
+    """Return the encoding of UTF-16 or UTF-32 text without a byte order mark; empty for any other text."""
     sample = data[:_SAMPLE]
     if not _has_many_controls(sample):
         return ""
@@ -176,7 +176,7 @@ def _wide_encoding(data: bytes) -> str:
 
 
 def _is_one_script(text: str, ascii_share: float) -> bool:
-    """Return whether the share of ASCII exceeds ``ascii_share``, or one block of 256 dominates."""
+    """Return whether the share of ASCII exceeds ``ascii_share``, or most characters are in one block of 256."""
     blocks = Counter(ord(character) >> 8 for character in text)
     [(_, most)] = blocks.most_common(1)
     return sum(map(str.isascii, text)) > ascii_share * len(text) or (ascii_share < 0.5 and most > 0.6 * len(text))

@@ -73,7 +73,7 @@ def read_word_document(data: bytes, source: str) -> Document:
 
 
 def _with_plain_text(office: Office) -> tuple[bytes, int]:
-    """Return the file with numbers, equations and charts as text, and its number of hidden runs."""
+    """Return the file with numbers, equations and charts as text, and the number of hidden runs of text."""
     with zipfile.ZipFile(io.BytesIO(office.data)) as archive:
         names = {*archive.namelist()}
         parsed = {name: fromstring(archive.read(name)) for name in (_BODY, *_NOTES) if name in names}

@@ -13,7 +13,7 @@ _SQLITE_DISK_FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE})
 
 
 def require_free_space(folder: Path, needed: int) -> None:
-    """Raise an error if the result cannot fit on the disk. Callers check this before other work.
+    """Raise an error if the disk has too little space for the result. Callers check this before other work.
 
     Args:
         folder: The folder that will be written; it need not exist.

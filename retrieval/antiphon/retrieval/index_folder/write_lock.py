@@ -64,7 +64,7 @@ def lock_uploads(folder: Path) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _held(path: Path, seconds: float, activity: str) -> Iterator[None]:
-    """Hold a lock; raise BlockingIOError with its holder's activity if another process holds it for this time."""
+    """Hold a lock. Wait at most ``seconds`` for another process, then raise BlockingIOError with its activity."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path, timeout=seconds, mode=file_mode(path.parent), fallback_to_soft=False)

@@ -59,7 +59,7 @@ class PostgresAddress:
 
 
 def is_postgres(location: str | Path) -> bool:
-    """Return whether an index is a table of PostgreSQL and not a folder.
+    """Return whether an index is a table of PostgreSQL (True) or a folder (False).
 
     Raises:
         ValueError: The location is an address of another kind, or malformed. The message does not

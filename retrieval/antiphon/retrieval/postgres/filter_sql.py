@@ -46,7 +46,7 @@ def sql_condition(condition: Filter, values: dict[str, Any]) -> str:
 
 
 def _equality(condition: Comparison, parameter: Callable[[Any], str]) -> str:
-    """Return the SQL condition that a field equals a value, or is a list that contains it."""
+    """Return the SQL condition that a field equals a value, or is a list that contains the value."""
     from psycopg.types.json import Jsonb
 
     name, value = condition.name, condition.value

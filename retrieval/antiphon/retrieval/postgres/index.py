@@ -258,7 +258,7 @@ class PostgresIndex:
                 self._open.close()
 
     def _facts(self, connection: Connection[Any]) -> Mapping[str, Any] | None:
-        """Return the facts about the vectors in the table's comment; None if there is no table."""
+        """Return the facts about the vectors, which are stored in the table's comment; None if there is no table."""
         from psycopg.sql import Identifier
 
         name = Identifier(self._address.table).as_string(connection)

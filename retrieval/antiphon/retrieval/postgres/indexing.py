@@ -52,7 +52,7 @@ class PostgresTarget:
         yield self._before
 
     def write(self, passages: Sequence[Passage], kept: Collection[str], embedder: Embedder, report: Progress) -> int:
-        """Replace the documents of the table; return for how many passages vectors were reused.
+        """Replace the documents of the table; return the number of passages whose vectors were reused.
 
         If the run is interrupted or the server stops answering, the new vectors are saved for the next run.
 

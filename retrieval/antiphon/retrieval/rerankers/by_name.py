@@ -38,8 +38,8 @@ def load_reranker(
     Args:
         name: ``auto``, ``maxsim``, ``bge-reranker-v2-m3``, ``none``, a folder, or ``owner/model``
             on the hub. ``auto`` is bge-reranker-v2-m3 if the embedder is BGE-M3 on a GPU. Otherwise
-            it is ``maxsim`` if the embedder has token vectors, else ``none``. A reranker or None is
-            returned unchanged.
+            it is ``maxsim`` if the embedder has token vectors, else ``none``. If ``name`` is a
+            reranker or None, it is returned unchanged.
         token_counts: For ``maxsim``: for each token id, the number of passages that contain it.
         passages: For ``maxsim``: the number of passages in the index.
         device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.

@@ -92,7 +92,7 @@ class CrossEncoderReranker:
         return values
 
     def _choose_engine(self, wanted: Engine, weights: str) -> EngineChoice:
-        """Choose the first module's engine by comparing the logits of all pairs of texts."""
+        """Choose the engine of the model's first module by comparing the logits of all pairs of texts."""
         pairs = [(one, other) for one in COMPARISON_TEXTS for other in COMPARISON_TEXTS]
 
         def vectors() -> Vectors:

@@ -20,10 +20,10 @@ _CACHED = 512  # passages whose token vectors are kept
 class MaxSimReranker:
     """Late interaction (MaxSim): every token of the question is matched with the most similar token of the passage.
 
-    Passages are sorted by the search score plus ``weight`` times the IDF-weighted mean similarity of the matches.
-    Both terms are standardized over the candidates. The new score of a passage is its mean
-    similarity, from 0 to 1. If a passage below it has a higher similarity, the new score is that
-    similarity, so that scores never rise in the ranking.
+    Passages are sorted by the search score plus ``weight`` times the IDF-weighted mean similarity
+    of the matches. Both terms are standardized over the candidates. The new score of a passage is
+    its mean similarity, from 0 to 1. If passages further down have a higher similarity, the new
+    score is the highest of these, so that scores never rise in the ranking.
 
     Args:
         token_counts: For the IDF: for each token id, the number of passages that contain it. None:

@@ -30,7 +30,7 @@ class Reranker(Protocol):
 
 
 def sort_by_score(passages: Sequence[Passage], keys: Sequence[float], scores: Sequence[float]) -> list[Passage]:
-    """Return the passages by decreasing key, each with its score; equal keys keep their order."""
+    """Return the passages sorted by decreasing key, each with its score. Passages with equal keys keep their order."""
     order = sorted(range(len(passages)), key=lambda place: -keys[place])
     return [replace(passages[place], score=float(scores[place])) for place in order]
 

@@ -50,7 +50,7 @@ def rebuild_index(old: LocalVectorIndex, vectors: Vectors, setting: IndexSetting
 
 
 def check_setting(setting: str | IndexSetting, count: int, dim: int) -> IndexSetting:
-    """Return the result of `choose_setting`, after a check that there are enough vectors for it.
+    """Return the result of `choose_setting`, after a check that there are enough vectors for this setting.
 
     Raises:
         ValueError: The setting is unknown or needs more vectors.
@@ -63,7 +63,7 @@ def check_setting(setting: str | IndexSetting, count: int, dim: int) -> IndexSet
 
 
 def describe_index(index: LocalVectorIndex, setting: IndexSetting) -> IndexDescription:
-    """Return the description that training made; for exact search, make one from the setting."""
+    """Return the description that training made; for exact search, return a description made from the setting."""
     if isinstance(index, FaissIndex):
         return index.description
     return IndexDescription(setting.name, "Flat", setting.why, len(index), index.dim, 4.0 * index.dim)

@@ -34,7 +34,8 @@ class FaissIndex:
     """A trained FAISS index. Several threads may search it at once.
 
     Args:
-        vectors: The indexed vectors, of shape (n, dim); only read to rescore the best hits.
+        vectors: The indexed vectors, of shape (n, dim). They are read only to rescore the best
+            hits.
     """
 
     def __init__(self, index: Any, vectors: StoredVectors, description: IndexDescription) -> None:

@@ -33,7 +33,7 @@ class FlatIndex:
 
     Args:
         vectors: Of shape (n, dim), in memory or memory-mapped; copied only if they have to be normalized.
-        are_normalized: The vectors have length 1 and need no check.
+        are_normalized: Whether the vectors are known to have length 1, so that they need no check.
     """
 
     def __init__(self, vectors: Vectors, *, are_normalized: bool = False) -> None:

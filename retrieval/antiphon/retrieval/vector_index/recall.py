@@ -24,7 +24,7 @@ class GroundTruth:
         queries: Of shape (n, dim).
         own: Of shape (n,): the query's own row if the query is one of the searched vectors, else -1. That row is
             excluded from the query's results.
-        nearest: For each query, its nearest rows, best first.
+        nearest: For each query, the nearest rows, best first.
     """
 
     queries: Vectors

@@ -145,7 +145,7 @@ def _explained(index: FaissIndex, reached: str, recall: float) -> FaissIndex:
 
 
 def _powers_of_two(lists: int) -> list[int]:
-    """Return the powers of two below a number of lists, and that number."""
+    """Return the powers of two that are less than ``lists``, and then ``lists``."""
     return [*(2**power for power in range(lists.bit_length()) if 2**power < lists), lists]
 
 

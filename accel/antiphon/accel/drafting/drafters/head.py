@@ -100,7 +100,8 @@ class DraftHead(Protocol):
         """Return the session of a new text.
 
         Args:
-            cache: Returns the model's cache of the text, which holds the tokens whose hidden states are known.
+            cache: Function that returns the model's KV cache of the text. This cache holds the
+                tokens whose hidden states are known.
         """
 
 
@@ -127,9 +128,9 @@ class HeadStats:
         self._depths = Calibration(MEMORY)  # one bin for each depth
 
     def acceptance(self, depth: int) -> float:
-        """Return the acceptance rate of the best guess at a depth (from 0) below right guesses.
+        """Return how often the best guess at a depth (from 0) is right if all guesses above it are right.
 
-        Depths from `MAX_DEPTH` - 1 on count together.
+        Depths from `MAX_DEPTH` - 1 on share one rate.
         """
         return self._depths.chance(min(depth, MAX_DEPTH - 1), INITIAL_ACCEPTANCE)
 
@@ -191,7 +192,7 @@ class Head:
         run: Callable[[Any], Any],
         cache: Callable[[], Any] = lambda: None,
     ) -> None:
-        """Connect the part with the sequence of its request, before it begins.
+        """Connect the head with the sequence of its request. Called before `begin`.
 
         Args:
             take_states: Returns the hidden states of the tokens that were kept since its last call.
@@ -293,7 +294,7 @@ class Head:
         return Draft.unchecked(own.tokens, own.parents, tuple(self._calibration.calibrate(own)))
 
     def _parallel_gain(self, first: float, depth: int) -> float:
-        """Return the expected tokens of all guesses of one pass, if ``first`` are expected of the first guess."""
+        """Return the number of tokens expected from one pass; ``first`` is the number expected from its first guess."""
         rates = (self.model.stats.acceptance(level) for level in range(1, depth))
         return sum(accumulate(rates, mul, initial=first))
 

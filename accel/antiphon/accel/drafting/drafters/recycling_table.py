@@ -176,7 +176,7 @@ def recycling_table_of(drafter: object) -> RecyclingTable | None:
 
 
 def context_keys(tail: Tokens, draft: Draft) -> list[_Key]:
-    """Return the last two tokens at the end of a text, and at each row of a draft after it.
+    """Return the last two tokens of a text, and the last two tokens at each row of a draft below the text.
 
     Returns:
         One pair for the root, then one for each row.

@@ -116,7 +116,8 @@ class SuffixMatch:
     def _rank_common_tokens(self) -> None:
         """Rank the common tokens.
 
-        This is repeated when the texts have doubled in length, which bounds the cost per token.
+        The ranking is renewed only when the texts have doubled in length, which bounds the cost per
+        token.
         """
         self._ranked = len(self._index.tokens)
         ranked = self._index.kneser_ney_unigrams(self.common) if self.common else []
@@ -154,7 +155,8 @@ class SuffixMatch:
     def _trust(self, weight: float, depth: int) -> float:
         """Return the probability that one of the known positions is right: m / (m + ESCAPE).
 
-        m is ``depth`` plus the matching tokens with which a single position has this ``weight``.
+        m is a number of matching tokens: ``depth``, plus the number for which a single position
+        would have this ``weight``.
         """
         matched = log(weight) / _LOG_BASE + depth
         return matched / (matched + ESCAPE)

@@ -23,7 +23,7 @@ class Compatibility:
 
     Attributes:
         failure: Why OpenVINO cannot run the model; empty if the self-test passed.
-        speedup: How many times faster than torch its decoding steps are; None if not measured.
+        speedup: Speed of OpenVINO's decoding steps as a multiple of torch's; None if not measured.
         comparisons: Number of comparisons; the speedup is their geometric mean.
     """
 

@@ -113,9 +113,10 @@ def measure(
 
 
 def _packing_cost(found: Mapping[int, Mapping[int, float]]) -> float:
-    """Return the seconds that a draft adds to a plain step per context token; 0 if this is unknown.
+    """Return the seconds that a draft adds to a plain step for each token of the context; 0 if unknown.
 
-    In a shared forward pass, this cost occurs once for each sequence with a draft of any size.
+    In a shared forward pass, each sequence with a draft adds this cost once, whatever the size of
+    the draft.
     """
     (start, first), (end, last) = min(found.items()), max(found.items())
     if start == end or DRAFT_ROWS not in first or DRAFT_ROWS not in last:

@@ -221,13 +221,13 @@ class OpenVINOEngine:
         return self.sequence(tokens, tenant=options.tenant, hidden_states=options.hidden_states)
 
     def missing_for_head(self, head: DraftHead) -> str:
-        """See `ModelEngine.missing_for_head`. The keys are in blocks whose format only OpenVINO's kernels know."""
+        """See `ModelEngine.missing_for_head`. No head can read keys: only OpenVINO's kernels know their format."""
         if head.reads_cache:
             return "the model's keys and values, which OpenVINO keeps in an internal format"
         return "" if self._gives(head.layers) else f"the hidden states {head.layers}"
 
     def _gives(self, layers: tuple[int, ...]) -> bool:
-        """Return whether the graph gives these hidden states: the last ones, if it was compiled for a head."""
+        """Return whether the graph returns these hidden states. It can only return those of the last layer."""
         return self.graph.hidden_size > 0 and layers == (-1,)
 
     def cache_of(self, sequence: CachedSequence) -> None:
@@ -293,7 +293,7 @@ class OpenVINOEngine:
         return min(chunk, len(pending) - (1 if has_draft else limit)) if len(pending) > limit else 0
 
     def _prefill(self, sequences: Sequence[PagedSequence], chunks: Sequence[Tokens]) -> None:
-        """Compute and keep the next chunk of each prompt that has one."""
+        """Compute and keep the next chunk of each prompt that is not finished."""
         prefilled = [(sequence, chunk) for sequence, chunk in zip(sequences, chunks, strict=True) if chunk]
         with self._memory.lock:
             self._reserve(sequences, [(len(chunk), EMPTY) for chunk in chunks])

@@ -116,7 +116,7 @@ class LMHead:
         return self._mean_candidates > MAX_CANDIDATES
 
     def as_read(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return hidden states rounded to the precision in which the exact head reads them."""
+        """Return hidden states rounded as the exact head rounds them before it multiplies."""
         return round_to_bfloat16(hidden) if self._precision == "bf16" else hidden
 
     def approximate_logits(self, hidden: NDArray[np.float32]) -> ApproximateLogits:
@@ -142,7 +142,7 @@ class LMHead:
             self._exact = None
 
     def best_token(self, approximate: ApproximateLogits, row: int, hidden: NDArray[np.float32]) -> int:
-        """Return the token with the largest exact logit; the lowest id in a tie.
+        """Return the token with the largest exact logit; in a tie, the lowest token id.
 
         With weights ``w``, their quantized form ``q``, hidden states ``h``, and their quantized form ``g``, a logit's
         error is ``|wh - qg| <= |w - q| |h| + |q| |h - g|``, by the Cauchy-Schwarz inequality. A token is a candidate if

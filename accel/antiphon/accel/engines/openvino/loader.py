@@ -78,7 +78,7 @@ def load_engine(
     if_faster: bool = False,
     report: Progress | None = None,
 ) -> tuple[OpenVINOEngine | None, str]:
-    """Return the engine for a model, converted and self-tested on first use, or None; and the reason.
+    """Return the engine for a model or None, and the reason. On first use, the model is converted and self-tested.
 
     The caller holds the lock of the model's torch engine; the new engine shares this lock. A graph
     that fails the self-test is never used. Compressed weights differ too much from the model's own
@@ -264,10 +264,10 @@ def graph_facts(model: PreTrainedModel, weights: str = "") -> GraphFacts:
 
 
 def recorded_facts(model: PreTrainedModel, weights: str = "") -> dict[str, Any] | None:
-    """Return the arguments for `opening.open_engine` to open this model later; None if it cannot.
+    """Return the arguments with which `opening.open_engine` can open this model later; None if it cannot.
 
-    It cannot if the weights were not read from safetensors files or differ from them, or if the
-    model's layers keep states or change their rotary frequencies.
+    It cannot if the weights were not read from safetensors files, or have changed since. It also
+    cannot if layers of the model keep states or change their rotary frequencies.
     """
     traits, files = declared_traits(model), _files(model)
     if not files or traits.state_kinds or traits.rope is not None:

@@ -171,7 +171,7 @@ def open_engine(
 
 
 def arrange_memory(engine: OpenVINOEngine, facts: GraphFacts) -> None:
-    """In another thread, write to the KV cache's memory and move packed weights to huge pages."""
+    """Start a thread that writes to the KV cache's memory and moves packed weights to huge pages."""
     arrange = partial(_arrange_memory, engine, facts.weight_bytes)
     Thread(target=arrange, name="antiphon-memory", daemon=True).start()
 
@@ -204,7 +204,7 @@ def mapped_weights(places: Places) -> WeightArrays:
 
 
 def _mapped_file(path: Path) -> Callable[[str], tuple[Any, str]]:
-    """Return a function that returns a tensor of a safetensors file, and OpenVINO's name of its type."""
+    """Return a function from a name to that tensor of a safetensors file, with OpenVINO's name of the tensor's type."""
     raw = safetensors_header(path)
     header, memory = json.loads(raw), np.memmap(path, dtype=np.uint8, mode="r")
 
@@ -218,7 +218,7 @@ def _mapped_file(path: Path) -> Callable[[str], tuple[Any, str]]:
 
 
 def places_of(arrays: WeightArrays, files: Sequence[Path]) -> Places | None:
-    """Return where files contain these weights bit for bit; None if a weight is missing in them.
+    """Return where the files contain exactly these weights; None if any weight is missing in the files.
 
     Args:
         files: Safetensors files.

@@ -110,7 +110,7 @@ class PagedMemory:
         max_positions: Length of the model's context, in tokens; None if unlimited.
         lock: Guards pool and storage.
         abandoned_blocks: Blocks of sequences that were garbage-collected; the engine frees them later.
-        abandoned_states: Blocks of states of these sequences.
+        abandoned_states: Blocks of states of garbage-collected sequences.
         ended_tenants: Tenants that were garbage-collected; the engine drops their prefixes later.
         stateful: Sequences that hold a state.
     """
@@ -145,7 +145,7 @@ class PagedMemory:
 
 
 def state_bytes(shapes: Sequence[tuple[int, ...]], precision: str) -> int:
-    """Return the bytes of one block of states, which holds a state of every layer with state."""
+    """Return the bytes of one block of states. A block holds one state for each layer with state."""
     return sum(map(prod, shapes)) * int(np.dtype(DTYPES[precision]).itemsize)
 
 

@@ -1,4 +1,4 @@
-"""Multiply hidden states by an LM head's weights, both in 8 bits, with bounds of the error. See `lm_head`."""
+"""Multiply hidden states by an LM head's weights, both in 8 bits, and compute bounds of the error. See `lm_head`."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class HeadWeights:
     """The head's weights in the model's own precision.
 
     Attributes:
-        values: Shape (vocab, hidden). 16-bit values are stored as their bits, in uint16. The owner of this memory
-            must outlive the object.
+        values: Shape (vocab, hidden). 16-bit values are stored as their bits, in uint16. The memory
+            must stay valid while the object is used.
         kind: Element type, "bf16", "f16" or "f32".
     """
 
@@ -119,7 +119,7 @@ class QuantizedHead:
         return request
 
     def _restore(self) -> None:
-        """Compile the product again and keep the quantized weights, because this CPU's kernels read them in place."""
+        """Compile the product again, and do not free the quantized weights: this CPU's kernels read them in place."""
         self._request = self._compile()
         self._is_released = False
 
@@ -154,10 +154,10 @@ class QuantizedHead:
 def prefers_integer_units(hidden: NDArray[np.float32]) -> bool:
     """Return whether this CPU has integer units and using them is worthwhile.
 
-    It is worthwhile if the error with one scale per row is not much larger than with one scale per
-    group. In many models a few hidden values are much larger than the others. One scale per row
-    then rounds the others coarsely, and many candidates must be compared with the model's own
-    weights.
+    Integer units need one scale per row instead of one per group. They are worthwhile if this does
+    not make the error much larger. In many models a few hidden values are much larger than the
+    others. One scale per row then rounds the others coarsely, and exact logits must be computed for
+    many candidates.
 
     Args:
         hidden: Hidden states of some tokens, shape (rows, hidden).

@@ -49,7 +49,7 @@ def core() -> openvino.Core:
 
 
 def version() -> str:
-    """Return the version of OpenVINO, with its build."""
+    """Return the version of OpenVINO, including the build number."""
     import openvino
 
     return str(openvino.__version__)
@@ -66,7 +66,7 @@ def supports_precision(precision: str) -> bool:
 
 
 def return_freed_memory() -> None:
-    """Return memory freed by conversion and self-test to the system, because glibc would keep it for this process."""
+    """Return freed memory to the system. Otherwise glibc would keep what conversion and self-test have freed."""
     if sys.platform == "linux":
         with suppress(AttributeError):  # another C library
             ctypes.CDLL(None).malloc_trim(0)

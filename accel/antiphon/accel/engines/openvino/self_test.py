@@ -74,8 +74,8 @@ def run_self_test(
     """Compare the logits of the engine with the logits of the model.
 
     The passes are a prefill, a tree, a chain, a step after kept rows, and a shared forward pass.
-    Each uses two texts: one shorter than every window, one longer than the largest. The caller
-    holds the engine's lock.
+    Each pass is run with two texts: one shorter than every window, one longer than the largest
+    window. The caller holds the engine's lock.
 
     Args:
         windows: Sliding windows of the model's layers in tokens, 0 for none.
@@ -190,7 +190,7 @@ def _finite(distance: np.floating[Any]) -> float:
 
 
 def _half_precision_tolerance(model: PreTrainedModel, model_logits: ReferenceLogits) -> float:
-    """Return the tolerance for rounding: how much logits change if more text follows them."""
+    """Return the tolerance for rounding: how much the logits of a token change if more tokens are computed after it."""
     text = random_tokens(model, SHORT, SHORT)
     noise = [
         _distance(model_logits(text)[:size][-1:], model_logits(text[:size])[-1:]) for size in (SHORT // 2, SHORT - 1)

@@ -31,8 +31,8 @@ class PagedSequence:
         tenant: Owner of the text; cached prefixes are shared within one tenant only.
         can_batch: Whether the sequence may share forward passes with others.
         blocks: Block table: numbers of the blocks that hold the tokens, in their order.
-        states: Blocks of recurrent states. The first one holds the state after the cached tokens.
-            Between a forward pass and `keep`, the states that the pass has written follow. Empty if
+        states: Blocks of recurrent states. The first block holds the state after the cached tokens.
+            Between a forward pass and `keep`, the blocks that the pass has written follow. Empty if
             no token is cached, or if the model has no state.
         hidden_states: Hidden states of kept rows.
         last_used: Number of the last forward pass that the sequence took part in.
@@ -330,7 +330,7 @@ def _num_blocks(num_tokens: int) -> int:
 
 
 def _last_boundary(num_tokens: int) -> int:
-    """Return how many tokens the full blocks of a text hold."""
+    """Return the number of a text's tokens that are in full blocks."""
     return num_tokens // BLOCK_SIZE * BLOCK_SIZE
 
 

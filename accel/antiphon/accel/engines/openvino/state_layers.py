@@ -120,7 +120,7 @@ class StateTracing:
 
         Args:
             shape: Shape of a state.
-            like: The tensor among ``rows`` that has the shape of the output.
+            like: The tensor of ``rows`` that has the same shape as the output.
         """
         number = len(self.shapes)
         self.shapes.append(shape)

@@ -68,7 +68,7 @@ class StatePool(Blocks):
             self._uncache(key)
 
     def find(self, tenant: Hashable, text: Tokens) -> tuple[int, int]:
-        """Find a text's longest prefix with a cached state; return the state and the length."""
+        """Find a text's longest prefix with a cached state; return the state's block and the length of the prefix."""
         for length in range(len(text) // BLOCK_SIZE * BLOCK_SIZE, 0, -BLOCK_SIZE):
             if (key := (tenant, tuple(text[:length]))) in self._cached:
                 self._cached.move_to_end(key)

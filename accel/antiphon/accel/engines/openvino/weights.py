@@ -64,7 +64,7 @@ def attach_weights(graph: openvino.Model, model: PreTrainedModel, files: Sequenc
 
 
 def weight_arrays(model: PreTrainedModel, files: Sequence[Path] = ()) -> WeightArrays:
-    """Return the large weights as the graph's constants have them; see `attach_weights` for the arguments."""
+    """Return the large weights in the form in which they become constants. Arguments are as for `attach_weights`."""
     import torch
 
     stored, arrays = _StoredWeights(files), WeightArrays()
@@ -162,7 +162,7 @@ def _as_half(weight: Tensor) -> Tensor:
 
 
 def _is_exact(half: Tensor, weight: Tensor) -> bool:
-    """Return whether 16-bit values equal float32 ones, part by part, so that no whole copy is made."""
+    """Return whether 16-bit values equal float32 values. Parts are compared one by one, to save memory."""
     import torch
 
     parts = (slice(start, start + SMALL) for start in range(0, len(weight), SMALL))

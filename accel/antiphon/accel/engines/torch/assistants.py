@@ -1,6 +1,6 @@
 """Draft heads that transformers loads as separate models: Gemma 4 assistants and DFlash models.
 
-Both share embeddings with the model, and DFlash models its LM head too.
+Both kinds use the embeddings of the model that decodes; DFlash models also use its LM head.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ DFLASH_NAMES = {r"^fc\.": "encoder.fc.", r"^hidden_norm\.": "encoder.output_norm
 class Gemma4Head(DraftHead):
     """A Gemma 4 assistant: a small model that attends to the model's keys and values, at the last token's position.
 
-    It needs no cache and no pass over the prompt. Its input at each depth is the embedding of the last token and a
-    hidden state: the model's last one, then its own.
+    It needs no cache and no pass over the prompt. Its input at each depth is the embedding of the
+    last token and a hidden state: first the model's last hidden state, then the assistant's own.
 
     Args:
         model: The model that decodes.
@@ -115,8 +115,8 @@ class Gemma4Session:
 class DFlashHead(DraftHead):
     """A DFlash model, which guesses a block of tokens in one pass ("DFlash", arXiv 2602.06036).
 
-    Its queries are the last token and mask tokens after it. They attend to each other and to the hidden states of some
-    of the model's layers at all tokens before.
+    Its queries are the last token and mask tokens after it. They attend to each other, and to the
+    hidden states of all earlier tokens from some of the model's layers.
 
     Args:
         model: The model that decodes.
@@ -124,7 +124,7 @@ class DFlashHead(DraftHead):
         config: Its configuration file.
 
     Raises:
-        ValueError: It is for another model, or of another architecture.
+        ValueError: The DFlash model was trained for another model, or has another architecture.
     """
 
     name, is_parallel = "DFlash model", True
@@ -150,7 +150,7 @@ class DFlashHead(DraftHead):
     def embed_block(self, token: int) -> Tensor:
         """Return the embeddings of a token and of mask tokens, shape (1, block_size, hidden).
 
-        They are taken before the norm that some models apply to their embeddings.
+        Some models apply a norm to their embeddings; this method returns the embeddings without it.
         """
         block = [token, *[self.mask_token] * (self.block_size - 1)]
         tokens = torch.tensor([block], device=self.embeddings.weight.device)
@@ -198,7 +198,7 @@ class DFlashSession:
 
 
 def is_dflash(config: Mapping[str, Any]) -> bool:
-    """Return whether a configuration file is that of a DFlash model."""
+    """Return whether a configuration file belongs to a DFlash model."""
     return config.get("model_type") == DFLASH_TYPE or DFLASH_CLASS in (config.get("architectures") or ())
 
 
@@ -222,7 +222,7 @@ def load_whole(loader: Any, model: PreTrainedModel, source: str, **options: Any)
     """Load a draft model in the precision and onto the device of the model that decodes.
 
     Raises:
-        ValueError: Weights are missing, or there are others.
+        ValueError: The checkpoint lacks weights of the model, or has additional ones.
     """
     with quiet_loading():
         loaded, report = loader.from_pretrained(
@@ -254,7 +254,7 @@ def layers_without_keys(config_class: Any) -> Iterator[None]:
 
 
 def _key_shapes(config: Any) -> dict[str, tuple[int, int]]:
-    """Return the number of key heads and the size of a head by kind of layer."""
+    """Return, for each kind of layer, the number of key heads and the size of a head."""
     return {
         kind: (layer.num_key_value_heads, layer.head_dim)
         for kind, layer in zip(
@@ -277,7 +277,10 @@ def guesses_of(logits: Tensor, width: int, tokens: Tensor | None = None) -> list
 
 
 def stacked(states: Sequence[HiddenStates], weight: Tensor) -> Tensor:
-    """Return hidden states as one tensor, (1, tokens, layers * hidden), of a weight's precision and device."""
+    """Return hidden states as one tensor, (1, tokens, layers * hidden).
+
+    The result has the precision and the device of ``weight``.
+    """
     parts = [torch.cat([torch.as_tensor(each).to(weight) for each in part.layers], dim=-1) for part in states]
     return torch.cat(parts)[None]
 

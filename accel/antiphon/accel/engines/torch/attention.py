@@ -1,4 +1,4 @@
-"""Exact attention, in which no row's rounding depends on other rows. Override a model's attention.
+"""Exact attention, in which no row's rounding depends on other rows, and functions to replace a model's attention.
 
 Exact attention computes each row of a draft alone, as a plain step does. It recognizes a draft by
 its boolean mask: a causal forward pass has no mask or an additive mask.

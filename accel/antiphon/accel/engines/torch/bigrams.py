@@ -73,7 +73,7 @@ def load_or_compute_bigrams(model: PreTrainedModel, forward: Forward) -> Bigrams
 
 
 def recorded_bigrams(facts: BigramFacts, forward: Forward) -> Bigrams | None:
-    """Return a model's bigrams from their file, or compute and store them.
+    """Return a model's bigrams from their file; if there is no usable file, compute and store them.
 
     Args:
         folder: Folder of the file; None: the user's cache.

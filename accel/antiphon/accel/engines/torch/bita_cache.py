@@ -16,8 +16,8 @@ class BitaCache(Cache):
 
     The prefix is stored in the other cache, and removed together with the rejected rows; so it does
     not remain between two steps. The other cache can be of any kind from which rows can be removed.
-    The place of the prefix among the columns does not affect attention, because the mask determines
-    which rows attend to it.
+    The prefix may be in any columns of the cache, because the mask determines which rows attend to
+    it.
     """
 
     def __init__(self, cache: Cache, weights: BitaWeights) -> None:

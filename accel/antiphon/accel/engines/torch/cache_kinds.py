@@ -34,12 +34,12 @@ FP8 = "Fp8QuantizedLayer"
 def supported_level(cache: Cache, level: Level) -> tuple[Level, str]:
     """Return the verification level with this cache, and the reason if it is below the model's.
 
-    Rows can only be removed from layers that append. With other layers, decoding is plain: ring
-    buffers have overwritten older tokens, and offloaded layers are copied to the CPU while the next
-    layer runs. Group-wise quantized layers quantize again at moments that depend on the number of
-    tokens per forward pass. A fixed buffer (`StaticLayer`) is supported only for models of level
-    "tree", which use the given masks. GPT-Neo makes its own masks, and counts positions from the
-    end of the keys.
+    Rows can only be removed from layers that append rows. With other layers, decoding is plain.
+    Ring buffers have overwritten older tokens. Offloaded layers are copied to the CPU while the
+    next layer runs. Group-wise quantized layers quantize again at times that depend on the number
+    of tokens per forward pass. A fixed buffer (`StaticLayer`) is supported only for models of level
+    "tree", because they use the given masks. GPT-Neo is not such a model: it makes its own masks,
+    and counts positions from the end of the keys.
 
     Args:
         cache: The caller's cache, after its prefill.
@@ -92,12 +92,12 @@ def keep_rows(cache: Cache, kept: Sequence[int], *, length: int, fed: int) -> No
 
 
 def recording_layers(cache: Cache) -> list[Any]:
-    """Return the layers that record overwritten tokens, so that a draft's rows can be removed again."""
+    """Return the layers that can record overwritten tokens. The record allows to remove a draft's rows again."""
     return [layer for layer in cache.layers if type(layer) is DynamicSlidingWindowLayer]
 
 
 def end_recording(layers: Sequence[Any]) -> None:
-    """End the recording: layers drop tokens outside of their window, and record no more.
+    """Stop the recording of overwritten tokens; each layer drops the tokens outside of its window.
 
     So between two steps the cache is the same as in plain decoding, and any caller may use it.
     """

@@ -108,7 +108,7 @@ def _with_context(make: Callable[[], TorchSequence], context: int, counts: Seque
 
 
 def _lengthen(sequence: TorchSequence, tokens: int) -> None:
-    """Append copies of the last token to every layer, because computing tokens would take too long."""
+    """Append copies of the last token's keys and values to every layer; computing new ones would take too long."""
     layers: list[Any] = sequence.cache.layers
     for layer in layers:
         if getattr(layer, "keys", None) is not None:

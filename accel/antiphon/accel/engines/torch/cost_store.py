@@ -33,7 +33,7 @@ MAX_MEASUREMENTS = 3
 
 
 def cost_key(model: PreTrainedModel, *, graphs: bool = False) -> dict[str, str]:
-    """Return everything that the cost of a model's forward passes depends on."""
+    """Return a description of everything that affects the cost of a model's forward passes."""
     import torch
     import transformers
 
@@ -118,10 +118,11 @@ def _ascends(row: Mapping[int, float]) -> bool:
 
 
 def save(path: Path, key: dict[str, str], cost: StepCost, *, combines: bool = True) -> StepCost:
-    """Store a cost, and return it as stored: more rows never take less time.
+    """Store a cost, changed so that more rows never take less time, and return it.
 
-    If this cost is not credible, the smaller of the new and the stored time is kept for each entry,
-    because other processes only make passes slower. So the cost is credible after a few starts.
+    Other processes can only make passes slower. So if the new cost is not credible, each of its
+    times is replaced by the stored time if that is smaller. After a few starts the cost is
+    credible.
     """
     earlier = load(path, key) if combines and not is_credible(cost) else None
     if earlier is not None:

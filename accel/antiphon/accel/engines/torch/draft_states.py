@@ -117,9 +117,9 @@ class RowStates:
 
 
 class DraftStates(Cache):
-    """A view of another cache for the forward pass of a draft.
+    """A view of another cache (the wrapped cache) for the forward pass of a draft.
 
-    Attention layers append the rows to the other cache as usual. `keep` writes the states to it.
+    Attention layers append the rows to the wrapped cache as usual. `keep` writes the states to it.
 
     Args:
         ancestry: The rows of the forward pass.
@@ -133,7 +133,7 @@ class DraftStates(Cache):
         self._states: dict[tuple[int, int], RowStates] = {}
 
     def update(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Append the keys and values of a layer to the other cache."""
+        """Append the keys and values of an attention layer to the wrapped cache."""
         states: tuple[Tensor, Tensor] = self._cache.update(*args, **kwargs)
         return states
 
@@ -171,7 +171,7 @@ class DraftStates(Cache):
         """In the context, this thread's forward pass computes a row from its parent row's state.
 
         Raises:
-            RuntimeError: A convolution treated the branches of the draft as one text.
+            RuntimeError: A convolution treated the branches of the draft as one sequence.
         """
         with replaced_functions({name: partial(each, self.ancestry) for name, each in _FUNCTIONS.items()}):
             yield
@@ -182,7 +182,7 @@ class DraftStates(Cache):
             )
 
     def keep(self, row: int) -> None:
-        """Write the states after a row to the other cache."""
+        """Write the states after a row to the wrapped cache."""
         layers: list[Any] = self._cache.layers
         for (layer, index), inputs in self._inputs.items():
             size = inputs.shape[-1] - len(self.ancestry)
@@ -193,7 +193,7 @@ class DraftStates(Cache):
 
 
 class _ThreadState(local):
-    """For the name of a function, the function that this thread's forward pass calls instead."""
+    """The functions that this thread's forward pass calls instead of transformers' functions, by name."""
 
     functions: Mapping[str, Function] = MappingProxyType({})
 
@@ -274,7 +274,8 @@ def _gated_delta_rule(
 ) -> Scan:
     """Compute the gated delta rule for every row.
 
-    The formula is transformers' chunked form, with a row's ancestors in place of a chunk.
+    The formula is transformers' formula for chunks; here, the ancestors of a row take the place of
+    a chunk.
 
     Args:
         query: Shape (batch, rows, key heads, key size); ``key`` has the same shape.

@@ -323,7 +323,7 @@ class TorchEngine:
             self.lock.run(sequence.leave_slot_cache)
 
     def why_not_compiled(self, cache: Cache | None = None) -> str:
-        """Return why steps cannot be compiled or, on a GPU, why CUDA graphs are not used; else an empty string."""
+        """Return why steps cannot be compiled, or why a GPU uses no CUDA graphs; empty if there is no reason."""
         cache = TorchSequence(self.model, self.traits).cache if cache is None else cache
         reason = why_not_compiled(self.model, self.traits, cache) or self.compiled_steps.failure
         if reason or self.model.device.type != "cuda":

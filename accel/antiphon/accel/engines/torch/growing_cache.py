@@ -27,9 +27,9 @@ class Buffer:
         return None if self._memory is None else self._memory.data.narrow(-2, 0, self.length)
 
     def hold(self, states: Tensor | None) -> None:
-        """Use the caller's tensor as the states, without ever writing to it.
+        """Use the caller's tensor as the states, but never write to it.
 
-        None, or a tensor without tokens, frees the memory.
+        If ``states`` is None or has no tokens, the memory is freed.
         """
         is_empty = states is None or not states.numel()
         self._memory, self._slots = None if is_empty else states, 0

@@ -1,7 +1,7 @@
 """Draft heads on torch: the MTP layers of a checkpoint, and EAGLE-3 heads in the format of speculators.
 
-The heads share embeddings with the model, and MTP layers its LM head too. Heads that transformers loads as
-separate models are in `antiphon.accel.engines.torch.assistants`.
+The heads use the embeddings of the model; MTP layers also use its LM head. Heads that transformers
+loads as separate models are in `antiphon.accel.engines.torch.assistants`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ EAGLE_LAYERS = 3
 
 
 class HeadModule(Protocol):
-    """A layer with a cache. It maps hidden states and the next tokens to the next hidden states."""
+    """A layer with its own cache. From hidden states and the tokens after them, it computes the next hidden states."""
 
     name: str
     layers: tuple[int, ...]
@@ -112,9 +112,9 @@ class TorchHeadSession:
 class MtpLayersSession:
     """The `HeadSession` of several MTP layers: layer k guesses the token at depth k.
 
-    Layer k reads the output of layer k - 1 at every token, and the token k + 1 places after it. Its last k cache
-    entries come from guessed tokens. They are dropped by the next call of ``read``, and computed again from confirmed
-    tokens when the layer runs for the next time.
+    At every token, layer k reads the output of layer k - 1, and the token k + 1 places later. Its
+    last k cache entries come from guessed tokens. The next call of ``read`` drops these entries;
+    the layer's next run computes them again from confirmed tokens.
     """
 
     def __init__(self, module: MtpModule) -> None:
@@ -185,7 +185,7 @@ class TorchHead(DraftHead):
 
 
 class MtpModule:
-    """The MTP layers of a model's own checkpoint. A single one is applied to its own output for each further token.
+    """The MTP layers of a model's own checkpoint. If there is only one, it is applied to its own output repeatedly.
 
     Args:
         model: The model. Its configuration has the number of MTP layers.
@@ -215,7 +215,7 @@ class MtpModule:
         return output, output
 
     def forward_layer(self, layer: int, hidden: Tensor, tokens: Tensor, positions: Tensor, cache: Cache) -> Tensor:
-        """Return the output of a layer, (1, tokens, hidden), for inputs as of `HeadModule.forward`."""
+        """Return the output of a layer, (1, tokens, hidden). The arguments are as for `HeadModule.forward`."""
         own: Any = self.module
         output: Tensor = own.forward_layer(layer, hidden, positions, cache, input_ids=tokens)
         return output
@@ -319,8 +319,9 @@ def load_head(model: PreTrainedModel, source: str | Path | None) -> tuple[DraftH
     """Load the draft head of a model.
 
     Args:
-        source: "auto": the MTP layers of the model's own checkpoint, if it has any; a folder or a name on the hub: an
-            EAGLE-3 head in the format of speculators, a Gemma 4 assistant or a DFlash model; None: no head.
+        source: "auto": the MTP layers of the model's own checkpoint, if it has any. None: no head.
+            Otherwise a folder, or a name on the hub, of an EAGLE-3 head in the format of
+            speculators, a Gemma 4 assistant or a DFlash model.
 
     Returns:
         The head, or None and the reason why there is none.
@@ -378,14 +379,14 @@ def _load_mtp(model: PreTrainedModel) -> tuple[DraftHead | None, str]:
 
 
 def _shared(shared: Tensor, own: Tensor | None) -> Tensor:
-    """Return the model's embeddings or LM head if the head's are equal or missing, so that they are in memory once."""
+    """Return the weights ``own`` of a head; to save memory, the model's weights if ``own`` is equal to them or None."""
     if own is None or (own.shape == shared.shape and torch.equal(own.to(shared), shared)):
         return shared
     return own
 
 
 def _target_tokens(weights: dict[str, Tensor], vocab_size: int, device: torch.device) -> Tensor | None:
-    """Return the model's token id for each token id of the head; None if all are the same."""
+    """Return the model's token id for each token id of the head; None if both use the same ids."""
     offsets = weights.get("d2t")
     if offsets is None:
         return None

@@ -109,7 +109,7 @@ def load_tokenizer(name: str, **location: Any) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a checkpoint with transformers.
 
     Args:
-        location: Options that locate the checkpoint.
+        location: Options of ``from_pretrained`` that tell where the checkpoint is.
     """
     from transformers import AutoTokenizer
 

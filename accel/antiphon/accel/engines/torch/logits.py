@@ -53,7 +53,7 @@ class TorchLogits:
         return self._tensor
 
     def _make_row_argmax(self) -> Callable[[int], int]:
-        """Return the function that finds the argmax of a row. On a GPU, the argmax of all rows is copied at once."""
+        """Return the function that finds the argmax of a row. A GPU's results for all rows are copied at once."""
         if self._argmax is None and self._tensor.device.type == "cpu":
             return row_argmax(self._tensor)
         tokens: list[int] = (self._tensor.argmax(-1) if self._argmax is None else self._argmax).tolist()

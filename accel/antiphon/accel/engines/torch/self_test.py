@@ -36,8 +36,8 @@ _Error = Callable[[Traits, Draft, int], float]
 class SelfTest:
     """Compares draft steps of one model with plain forward passes over the same tokens.
 
-    It detects what the config does not show: models that ignore a mask, infer positions from the cache, or round
-    differently if tokens are computed together.
+    It detects properties that the config does not show: a model may ignore the mask, infer
+    positions from the cache, or round differently if tokens are computed together.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:

@@ -108,8 +108,8 @@ class TorchSequence:
         """See `CachedSequence.can_draft_at_prefill`.
 
         False if the shape of the prefill affects the result. This is so in reproducible decoding,
-        for models whose rotary frequencies switch, and for recurrent state, which a prefill
-        computes in chunks.
+        if the model's rotary frequencies switch, and if the model has recurrent state, which a
+        prefill computes in chunks.
         """
         shape_matters = self.reproducible or self.traits.rope is not None or bool(self.traits.state_kinds)
         return self.level == "tree" and not shape_matters and len(context) > self.length + 1
@@ -184,7 +184,7 @@ class TorchSequence:
         end_recording(self._recording_layers)
 
     def advance(self, tokens: int) -> None:
-        """Add ``tokens`` to the length, because the caller has cached them without ``forward``."""
+        """Add ``tokens`` to the length. The caller has cached this number of tokens without ``forward``."""
         self.length += tokens
 
     def take_layers(self) -> list[Any]:
@@ -218,7 +218,7 @@ class TorchSequence:
         return rope is not None and rope.rebuilds and self.length <= rope.position < len(context)
 
     def inspect_cache(self) -> None:
-        """Set the level, which depends on the cache's layers; they exist only after the prefill.
+        """Set the level. It depends on the layers of the cache, which exist only after the prefill.
 
         Warns if the caller's cache lowers the level.
         """

@@ -66,7 +66,7 @@ class SlotLayer(StaticLayer):
         self.slots = slots
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write the rows (1, heads, rows, size) in place, and return all slots, also the unused."""
+        """Write the rows (1, heads, rows, size) in place, and return all slots, including unused ones."""
         keys, values = cast(Tensor, self.keys), cast(Tensor, self.values)
         slots = self.slots[: key_states.shape[-2]]
         return keys.index_copy_(2, slots, key_states), values.index_copy_(2, slots, value_states)
@@ -121,7 +121,7 @@ class SlotCache:
             return True
 
     def release(self, occupant: Occupant) -> None:
-        """If a sequence occupies the cache, make it copy its keys and values out."""
+        """If a sequence occupies the cache, make the sequence copy its keys and values elsewhere."""
         with self._lock:
             if self._occupant() is occupant:
                 occupant.leave()

@@ -121,7 +121,7 @@ def find_text_part(config: PreTrainedConfig) -> TextPart | None:
 
 
 def _whole(config: PreTrainedConfig) -> TextPart | None:
-    """Return how to load a model without a separate text model."""
+    """Return how to load a model that has no separate text model."""
     if config.model_type in FEATURES:
         return TextPart(CAUSAL[type(config)], config, features=FEATURES[config.model_type])
     if type(config) in CAUSAL:

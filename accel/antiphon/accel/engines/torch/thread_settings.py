@@ -1,4 +1,4 @@
-"""Apply the Torch settings of a caller's thread to a forward pass in the engine's thread."""
+"""Apply torch's settings of a caller's thread to a forward pass in the engine's thread."""
 
 from __future__ import annotations
 
