@@ -59,8 +59,8 @@ class ModelCall:
         assistant_prefix: start of a forced tool call, which the prompt already contains.
         allows_parallel_calls: whether an answer may have several tool calls; if False, only the
             first one is used.
-        num_marked: how many passages, counted from the first, the answer cites by markers such as
-            ``[1]``; 0: no markers.
+        num_marked: the number of passages, counted from the first, that the answer can cite by
+            markers such as ``[1]``; 0: no markers.
         context_error: the error class for a prompt that is too long; frameworks have their own.
     """
 
@@ -162,7 +162,7 @@ class _AnswerReader:
 
 
 async def read_in_thread(stream: TextStream) -> AsyncGenerator[Piece, None]:
-    """Yield the pieces of a stream; close the stream at its end, or if the reader is cancelled.
+    """Yield the pieces of a stream. Close the stream at its end, or when the reading is cancelled.
 
     A forward pass runs only while the reader waits for a piece, so generation never runs ahead of the reader.
     """

@@ -1,6 +1,7 @@
 """Pickling and copying of objects that hold a model, an index or a reranker. No framework is imported.
 
-LlamaIndex silently omits attributes that cannot be pickled, so unpickled objects would lack their model or index.
+LlamaIndex silently omits attributes that cannot be pickled. Without this module, unpickled objects
+would lack their model or index.
 """
 
 from __future__ import annotations

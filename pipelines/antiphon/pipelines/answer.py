@@ -103,7 +103,7 @@ class Answer:
 
     @property
     def outdated(self) -> str:
-        """A line that names changed and deleted files: cited files or, for a refusal, files in ``nearest``."""
+        """A line that names changed and deleted files. They are cited files or, for a refusal, files in ``nearest``."""
         return outdated_note(self.citations or self.nearest)
 
     @property

@@ -1,4 +1,4 @@
-"""Conversations about documents: passages are retrieved for each question, and earlier turns are in the prompt."""
+"""Conversations about documents: each question gets new passages, and its prompt contains the earlier turns."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ def _pieces(answer_words: _Words) -> Iterator[tuple[int, int, list[int]]]:
 
 
 def _reaches(answer_words: _Words, end: int, source: _Words, shift: int, first: int, min_words: int) -> bool:
-    """Return whether a run from ``first`` may reach ``end``, judging by the last ``min_words`` words before ``end``."""
+    """Return whether a run from ``first`` may reach ``end``; compares only the last ``min_words`` words before it."""
     if end <= first + min_words:
         return True
     return (

@@ -23,7 +23,7 @@ _WITHOUT_EFFECT = ("references", "prefix", "recycling", "seeds", "batch_size")
 
 
 class ExtractiveModel:
-    """A `TextModel` whose answer is its ``response_prefix``: the lines that were selected from the passages."""
+    """A `TextModel` that answers with its argument ``response_prefix``: the lines selected from the passages."""
 
     name = EXTRACTIVE
     tokenizer = None

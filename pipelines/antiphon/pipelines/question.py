@@ -120,6 +120,9 @@ def column_stems(question: str) -> set[str]:
 
 
 def content_stems(text: str) -> set[str]:
-    """Return the stems of the content words: their first letters in lower case; for Chinese, pairs of characters."""
+    """Return the stems of the content words: the first letters of each word, in lower case.
+
+    Chinese text has no spaces between words, so its stems are pairs of characters.
+    """
     words = _WORD.findall(_REFERENCES.sub(" ", keyword_text(text)).lower())
     return {word[:_STEM] for word in words if word not in _FUNCTION_WORDS}

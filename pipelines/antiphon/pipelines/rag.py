@@ -126,7 +126,7 @@ class Rag:
         on_end: Callable[[Answer], None] | None = None,
         **generation: Any,
     ) -> AnswerStream:
-        """Return the answer to a question as a stream; its ``passages`` are there at once. See `ask` for arguments.
+        """Return the answer to a question as a stream with ``passages`` at once. See `ask` for the arguments.
 
         Args:
             on_end: called with the answer when the stream has ended or is closed.
@@ -234,7 +234,10 @@ class Rag:
 
 
 def _similar_answers(sessions: SessionStore | None, question: str) -> list[str]:
-    """Return the answers to similar questions; none if the store cannot be read, because drafts are optional."""
+    """Return the answers to similar questions.
+
+    If the store cannot be read, the result is empty, because drafts are optional.
+    """
     if sessions is None:
         return []
     try:

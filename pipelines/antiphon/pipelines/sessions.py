@@ -136,7 +136,7 @@ class SessionStore:
         return self._use({rows[row][0]: score for row, score in pairs if score >= self.similarity})
 
     def forget(self, question: str) -> bool:
-        """Delete the answer to a question, overwrite it in the file and its log, and return whether there was one.
+        """Delete the answer to a question, and overwrite it in the file and its log; return whether it existed.
 
         A warning is given if readers in other processes prevent emptying the log. A replaced or
         evicted session is overwritten in the file at once, and in the log when SQLite reuses the
@@ -196,7 +196,7 @@ class SessionStore:
         return 0.0 if self.max_age is None else time.time() - self.max_age
 
     def _use(self, scores: dict[int, float]) -> list[Session]:
-        """Mark sessions as used; return them in the order of ``scores``, without sessions deleted in the meantime."""
+        """Mark sessions as used; return them in the order of ``scores``, except those deleted in the meantime."""
         found: list[Session] = []
         if scores:
             with self._transaction() as connection:

@@ -16,11 +16,14 @@ from antiphon.retrieval import Passage
 
 
 class ContextOverflowLengthError(ContextLengthError, ContextOverflowError):
-    """Raised for a prompt that is too long. LangChain's fallbacks and middleware recognize it as LangChain's error."""
+    """Raised for a prompt that is too long.
+
+    It is also LangChain's own error for this, so LangChain's fallbacks and middleware recognize it.
+    """
 
 
 class AntiphonBaseModel(GenerationFields):
-    """Identity for caches and traces, and token counting; a base class to put before LangChain's own."""
+    """A base class, listed before LangChain's, with the model's identity for caches and traces, and token counting."""
 
     @property
     def _llm_type(self) -> str:

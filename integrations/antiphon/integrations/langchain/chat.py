@@ -88,8 +88,8 @@ class ChatAntiphon(AntiphonBaseModel, BaseChatModel):
         Args:
             schema: a pydantic class, a TypedDict or a JSON schema.
             include_raw: return "raw", "parsed" and "parsing_error" instead of the object.
-            **kwargs: with ``method="json_schema"`` the answer is JSON text instead of a tool call; with
-                ``method="json_mode"`` the prompt has to describe the JSON.
+            **kwargs: with ``method="json_schema"``, the model writes JSON text instead of a tool
+                call; with ``method="json_mode"``, the prompt has to describe the JSON.
         """
         method = kwargs.get("method")
         if method in ("json_mode", "json_schema"):

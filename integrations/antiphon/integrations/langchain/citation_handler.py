@@ -142,7 +142,7 @@ class CitationHandler(BaseCallbackHandler):
 
 
 def _cited_passages(prompt: str, nearest: Sequence[Sequence[Sequence[Passage]]]) -> tuple[Passage, ...]:
-    """Return the passages in the prompt that the nearest retrievers found, except texts with several sources."""
+    """Return the passages in the prompt that the nearest retrievers found; texts with several sources are left out."""
     in_prompt = PassagesInPrompt(prompt)
     for found in nearest:
         if in_prompt.select([passage for passages in found for passage in passages]):
@@ -151,7 +151,7 @@ def _cited_passages(prompt: str, nearest: Sequence[Sequence[Sequence[Passage]]])
 
 
 def unambiguous(found: Sequence[Sequence[Passage]]) -> list[Passage]:
-    """Join the results of several searches. Drop a text that two searches found in different documents."""
+    """Join the results of several searches; drop each text that two searches found in different documents."""
     places: dict[str, set[frozenset[tuple[str, str, int]]]] = defaultdict(set)
     for passages in found:
         for text in {passage.text for passage in passages}:

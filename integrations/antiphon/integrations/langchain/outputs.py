@@ -69,7 +69,7 @@ def annotate(text: str, passages: Sequence[Passage], num_marked: int = 0) -> lis
     """Return LangChain citations for the spans of a text that were copied from passages, and for the text's markers.
 
     Args:
-        num_marked: how many passages, counted from the first, are numbered in the prompt.
+        num_marked: the number of passages that are numbered in the prompt, counted from the first.
     """
     return [
         Citation(
@@ -120,7 +120,7 @@ def content_blocks(answer: AIMessage) -> list[ContentBlock]:
 
 
 def _unreadable(text: str) -> str:
-    """Return the text of a malformed call; if LangChain would parse it as arguments, as a quoted JSON string."""
+    """Return the text of a malformed call; as a JSON string if LangChain would parse the text as arguments."""
     try:
         is_call = not text or isinstance(parse_partial_json(text), dict)
     except ValueError:

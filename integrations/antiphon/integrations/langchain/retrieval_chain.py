@@ -41,9 +41,9 @@ def retrieval_chain(
 ) -> Runnable[ChainInput, dict[str, Any]]:
     """Return a chain from a question to "question", "context" (documents), "answer" (a message) and "citations".
 
-    A follow-up question is made complete with the "chat_history" before documents are retrieved.
-    For an extractive model, the documents whose lines answer best come first, and the prompt
-    contains no other documents.
+    A follow-up question is completed with the "chat_history" before documents are retrieved. For an
+    extractive model, the documents with the lines that answer best come first, and the prompt
+    contains only these documents.
 
     Args:
         prompt: template with the variables "context" and "question". None: the model's own prompt format, with the
@@ -81,7 +81,7 @@ def _found_documents(found: Mapping[str, Any]) -> list[Document]:
 
 
 class _Planned:
-    """The plan of a request, and documents in the order of the plan's passages. Traces show neither of them."""
+    """The plan of a request, and documents in the order of the plan's passages. Both are hidden from traces."""
 
     def __init__(self, plan: RequestPlan, documents: list[Document]) -> None:
         self.plan = plan

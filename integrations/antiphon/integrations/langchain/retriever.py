@@ -50,7 +50,7 @@ class AntiphonRetriever(SharedPart, DocumentIndex):
         """Open the index in a folder.
 
         Args:
-            **settings: arguments of `Retriever.open`; see there also for errors.
+            **settings: arguments of `Retriever.open`, which also describes the errors.
         """
         return cls(retriever=Retriever.open(folder, **settings), k=k, where=where)
 

@@ -19,12 +19,12 @@ class VectorStorePassages:
     The store must have been filled with the same embedder; this cannot be checked. Stores disagree
     on whether nearer documents have higher scores. So the score of a passage is computed from its
     rank: of n passages, the first has the score 1 and the last 1/n. `Retriever` embeds the passages
-    that it returns to compute their cosines.
+    that it returns, and computes their cosines.
 
     The filter ``where`` is passed to the store as ``filter``, a dictionary of metadata values,
-    including ``source``. Some stores accept such a dictionary; Chroma accepts it with a single
-    condition. `InMemoryVectorStore` needs a function, and other stores need their own language, so
-    they do not support ``where``.
+    including ``source``. Some stores accept such a dictionary; Chroma accepts a dictionary with one
+    condition. `InMemoryVectorStore` needs a function, and other stores need a filter in their own
+    language; these stores do not support ``where``.
 
     Raises:
         TypeError: the store cannot be searched by vector.

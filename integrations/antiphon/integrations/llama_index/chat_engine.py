@@ -23,9 +23,10 @@ from antiphon.pipelines.request_plan import TurnContext
 
 
 class AntiphonChatEngine(BaseChatEngine):
-    """Holds a conversation like `Chat`: with the same passages, prompts and texts. Responses have ``citations``.
+    """Holds a conversation like `Chat`, with the same passages, prompts and texts. Responses have ``citations``.
 
-    A follow-up question is made complete before passages are retrieved. Use one engine for each conversation.
+    A follow-up question is completed before passages are retrieved. Use one engine for each
+    conversation.
 
     Args:
         retriever: an `AntiphonRetriever`, a `Retriever`, or a `Rag`. A `Rag` has its own language

@@ -59,7 +59,7 @@ def _message(index: int, message: ChatMessage) -> Message:
 
 
 def arguments_of(block: ToolCallBlock) -> dict[str, Any]:
-    """Return the arguments of a tool call, which LlamaIndex may store as JSON."""
+    """Return the arguments of a tool call as a dict; LlamaIndex may store them as a JSON text."""
     given = block.tool_kwargs
     return dict(json.loads(given) if isinstance(given, str) else given)
 

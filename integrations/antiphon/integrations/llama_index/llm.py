@@ -110,7 +110,7 @@ class AntiphonLLM(GenerationFields, FunctionCallingLLM):
 
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        """Answer a text, or continue it if ``formatted`` is true. See `LLM.complete`."""
+        """Answer a text; if ``formatted`` is true, continue the text. See `LLM.complete`."""
         call = self._text_call(prompt, formatted, kwargs)
         return completion_response(call, call.complete())
 

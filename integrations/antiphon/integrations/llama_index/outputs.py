@@ -65,7 +65,7 @@ def completion_response(call: ModelCall, completion: Completion, delta: str | No
 
 
 def completion_state(call: ModelCall, state: AnswerState) -> CompletionResponse:
-    """Return the state of a streamed text. LlamaIndex has no field for thinking here."""
+    """Return the state of a streamed text, without thinking, because LlamaIndex has no field for it here."""
     if state.completion is not None:
         return completion_response(call, state.completion, state.delta)
     return CompletionResponse(text=state.text, delta=state.delta)
@@ -80,7 +80,7 @@ def citation_blocks(text: str, passages: Sequence[Passage], num_marked: int = 0)
     """Return citation blocks for the spans of a text that were copied from passages, and for the text's markers.
 
     Args:
-        num_marked: how many passages, counted from the first, are numbered in the prompt.
+        num_marked: the number of passages that are numbered in the prompt, counted from the first.
     """
     return [
         CitationBlock(
@@ -101,7 +101,7 @@ def citation_blocks(text: str, passages: Sequence[Passage], num_marked: int = 0)
 
 
 def _page(location: str) -> dict[str, int]:
-    """Return the first page of a location, because locations in LlamaIndex are numbers."""
+    """Return the number of the first page of a location, because locations in LlamaIndex are numbers."""
     found = re.match(r"page (\d+)", location)
     return {"page": int(found[1])} if found else {}
 

@@ -22,7 +22,7 @@ from antiphon.pipelines.question import Question
 
 
 class AntiphonQueryEngine(BaseQueryEngine):
-    """Answers as `Rag` and ``antiphon ask`` do: same passages, prompt and text. Responses have ``citations``.
+    """Answers like `Rag` and ``antiphon ask``, with the same passages, prompt and text. Responses have ``citations``.
 
     Args:
         retriever: an `AntiphonRetriever`, a `Retriever`, or a `Rag`. A `Rag` has its own language

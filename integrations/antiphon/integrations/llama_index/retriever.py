@@ -40,7 +40,7 @@ class AntiphonRetriever(SharedPart, BaseRetriever):
         """Open the index in a folder.
 
         Args:
-            **settings: arguments of `Retriever.open`; see there also for errors.
+            **settings: arguments of `Retriever.open`, which also describes the errors.
         """
         return cls(Retriever.open(folder, **settings), k=k, where=where)
 

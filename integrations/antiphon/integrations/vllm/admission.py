@@ -62,7 +62,7 @@ class AdmittedSources(dict[str, Any]):
         self._given = _snapshot(given)
 
     def is_made_from(self, given: Mapping[str, Any]) -> bool:
-        """Return whether these sources were made from the arguments ``given``."""
+        """Return whether these sources were made from the references and the prediction in ``given``."""
         return self._given == _snapshot(given)
 
 
@@ -122,7 +122,7 @@ class Admission:
         return Sources(tuple(references), prediction)
 
     def _append(self, place: int, tokens: Sequence[int], name: str) -> None:
-        """Add token ids, all of which must be in the vocabulary."""
+        """Append token ids to a text's ids; raise an error if one of them is not in the vocabulary."""
         if tokens and max(tokens) >= self._vocab_size:
             raise ValueError(
                 f"{name} holds a token id outside the vocabulary: {_shown(max(tokens))}; the model's "

@@ -12,10 +12,10 @@ class BatchBudget:
     """Allocates the draft tokens of a step to all requests so that the batch emits the most tokens per second.
 
     The expected tokens of a step are one per request plus the sum of the acceptance chances of its
-    draft tokens. The time of the step is estimated from measured steps with as many rows. The first
-    draft token of a request costs as much as two rows, because verifying any draft has a fixed
-    cost. On a saturated machine, further rows cost more than they gain, so requests decode without
-    drafts.
+    draft tokens. The time of the step is estimated from measured steps with similar numbers of
+    rows. The first draft token of a request costs as much as two rows, because verifying any draft
+    has a fixed cost. On a saturated machine, further rows cost more than they gain, so requests
+    decode without drafts.
     """
 
     def __init__(self) -> None:

@@ -21,8 +21,8 @@ INITIAL_CHANCE = 0.6
 class HeadAcceptance:
     """Acceptance statistics of the head for one request, by position in the draft.
 
-    A token counts as accepted if the answer has it at its position, even if another draft was
-    verified in that step.
+    A token counts as accepted if the answer has the same token at that position, even if another
+    draft was verified in that step.
 
     Args:
         engine: Statistics of all requests, the prior of this request's own statistics.
@@ -79,8 +79,8 @@ class _Step:
 class HeadProposer(Proposer):
     """Drafts from a request's own texts or with the head, whichever has the higher expected number of accepted tokens.
 
-    Model Runner V1 calls `begin_step` before the head drafts, and `end_step` after it. The choice is made anew in
-    each step, from the acceptance statistics of earlier steps.
+    Model Runner V1 calls `begin_step` before the head drafts, and `end_step` after it. The choice
+    is made in each step, from the acceptance statistics of earlier steps.
 
     Args:
         head_tokens: Maximum number of tokens that the head drafts in a step.

@@ -59,9 +59,10 @@ def is_first_rank() -> bool:
 def patch_sampling_on_cpu() -> None:
     """On CPUs, sample draft tokens at their request's temperature, and verify greedy requests with a faster kernel.
 
-    With any drafter, vLLM's CPU kernel writes temperature, top-k and top-p into a copy that it discards, and samples
-    with uninitialised memory. This affects greedy requests, too, if another request of the batch is sampled. Steps
-    with drafts also lack the fast argmax kernel of steps without drafts.
+    With any drafter, vLLM's CPU kernel writes temperature, top-k and top-p into a copy that it
+    discards, and samples with uninitialised memory. If a batch contains both sampled and greedy
+    requests, the greedy requests are affected, too. Steps with drafts also lack the fast argmax
+    kernel of steps without drafts.
     """
     if resolve_name(PLATFORM).is_cpu():
         setattr(resolve_name(SAMPLER), EXPAND, expand_batch_to_tokens)

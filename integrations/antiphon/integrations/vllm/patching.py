@@ -1,4 +1,4 @@
-"""Replace functions of vLLM, each only once, in the versions of vLLM that the plug-in supports."""
+"""Replace functions of vLLM in the versions that the plug-in supports. Each function is replaced only once."""
 
 from __future__ import annotations
 

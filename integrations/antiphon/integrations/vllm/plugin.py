@@ -47,7 +47,7 @@ def register() -> None:
 
 
 def _except_without_rows(apply_sampling_constraints: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap vLLM's function for CPUs, which fails on logits without rows: return such logits unchanged."""
+    """Wrap vLLM's function for CPUs, so that logits without rows, on which it fails, are returned unchanged."""
 
     @wraps(apply_sampling_constraints)
     def guarded(logits: Any, *arguments: Any, **options: Any) -> Any:

@@ -193,7 +193,7 @@ class Proposer:
                 del held[request_id]
 
     def _fail(self, row: BatchRow, error: Exception) -> None:
-        """Stop drafting for this request."""
+        """Count an error, and stop drafting for this request."""
         self._requests.pop(row.request_id, None)
         self._failed[row.request_id] = row.owner
         self._count_failure(error)

@@ -102,7 +102,7 @@ class RequestDrafter:
 
 
 def cautious_chances(given: Sequence[float], counted: Sequence[float]) -> list[float]:
-    """Combine two estimates of the chances of a chain: each token gets the lower one, unless ``counted`` is reliable.
+    """Combine two estimates of a chain's chances: each token gets the lower estimate, unless ``counted`` is reliable.
 
     The counts are averages over all drafts, so they are too high for later tokens of a draft that
     the drafter itself considers unlikely. The drafter's estimates are too high for texts that the

@@ -24,7 +24,7 @@ ERROR_RATE, MAX_ERROR = 0.15, 0.7
 
 
 class StepTimes:
-    """A linear fit of seconds by rows over all steps, with a correction for each range of rows.
+    """A linear fit of a step's seconds to its rows, over all steps, with a correction for each range of rows.
 
     Large batches rarely have the same number of rows twice, so each step must improve the estimates
     for all numbers of rows. The slope, the cost of a row, is estimated from the differences between
@@ -40,7 +40,10 @@ class StepTimes:
         self._errors = [0.0] * 24
 
     def seconds(self, rows: int) -> list[float]:
-        """Return the seconds of steps of 1 to ``rows`` rows; before any measurement, relative to a step of one row."""
+        """Return the expected seconds of a step for each number of rows from 1 to ``rows``.
+
+        Before the first measurement, the values are multiples of the time of a step of one row.
+        """
         intercept, slope = self._line()
         scales = [exp(error) for error in self._errors]
         return [(intercept + slope * count) * scales[(count - 1).bit_length()] for count in range(1, rows + 1)]

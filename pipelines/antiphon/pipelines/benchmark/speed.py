@@ -178,7 +178,10 @@ def measure_speed(
 
 
 def _complete(measured: list[list[list[MethodRun]]]) -> list[list[list[MethodRun]]]:
-    """Return the complete rounds, else the complete jobs of the first round; without any, raise KeyboardInterrupt."""
+    """Return the complete rounds, or else the complete jobs of the first round.
+
+    If not even one job is complete, KeyboardInterrupt is raised.
+    """
     if len(measured) > 1:
         return measured if len(measured[-1]) == len(measured[0]) else measured[:-1]
     if not measured or not measured[0]:

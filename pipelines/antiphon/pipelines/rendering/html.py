@@ -55,7 +55,7 @@ def answer_html(
     caption: str,
     nearest: Sequence[NearestSentence] = (),
 ) -> str:
-    """Return an answer with citations in their passages' colours, lists of citations and passages, and a caption.
+    """Return an answer with lists of citations and passages, and a caption; each passage has its own colour.
 
     Hovering over a citation shows its location, which is also in the list below the answer.
 

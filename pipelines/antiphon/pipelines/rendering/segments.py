@@ -124,7 +124,9 @@ def file_name(source: str) -> str:
 def listed_citations(
     citations: Sequence[Citation], nearest: Sequence[NearestSentence], root: Path | None = None
 ) -> Iterator[tuple[str, list[tuple[int, str, str, bool]]]]:
-    """Yield the lists below an answer: the heading, and for each line passage, location, text and `unsupported`.
+    """Yield the lists below an answer: the heading and the lines of each list.
+
+    A line consists of passage number, location, text and `unsupported`.
 
     Markers that cite the same line of a passage are listed once.
 
@@ -159,7 +161,7 @@ def sentence_location(sentence: NearestSentence, root: Path | None = None) -> st
 
 
 def citation_location(citation: Citation, root: Path | None = None) -> str:
-    """Return the source and the location of the quoted text: its page, section or line, or else its characters.
+    """Return the source and the location of the quoted text: page, section or line; if unknown, its characters.
 
     Further documents with the same passage are listed after the location.
     """
@@ -202,7 +204,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def _split(text: str, spans: Iterable[tuple[int, int, Citation]]) -> Iterator[tuple[str, Citation | None]]:
-    """Yield the spans in order and the text between them. If two spans overlap, the earlier one gets the overlap."""
+    """Yield the spans and the text between them, in order. If two spans overlap, the earlier span gets the overlap."""
     done = 0
     for start, end, citation in spans:
         if end <= done:

@@ -210,7 +210,7 @@ def _logprobs(chat: ChatResponse, text: CollectedText) -> dict[str, Any] | None:
 
 
 def notices(chat: ChatResponse, finished: Finished) -> dict[str, Any]:
-    """Return the field that says why there is no answer: the thinking did not end, or the answer is a refusal."""
+    """Return the field that says why there is no answer: the output ended in the thinking, or it is a refusal."""
     if finished.completion.ended_in_thinking:
         return {"ended_in_thinking": True}
     is_refused = chat.served.rag is not None and is_refusal(finished.completion.text)

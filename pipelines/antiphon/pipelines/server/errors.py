@@ -156,7 +156,7 @@ def to_api_error(error: BaseException) -> ApiError:
 
 
 def _parameter(location: Sequence[str | int]) -> str | None:
-    """Return the dotted name of a parameter from the location in pydantic's error, without the types of a union."""
+    """Return a parameter's dotted name from the location in pydantic's error; names of union members are left out."""
     names = [str(part) for part in location[1:] if isinstance(part, int) or not _TYPE_NAME.fullmatch(part)]
     return ".".join(names) or None
 

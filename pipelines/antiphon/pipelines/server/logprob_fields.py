@@ -1,4 +1,7 @@
-"""Return log-probabilities of tokens in OpenAI's two formats; the joined bytes of the tokens are the text."""
+"""Return log-probabilities of tokens in OpenAI's two formats.
+
+Joined, the bytes of all tokens are the bytes of the text.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,7 @@ class LogprobReader:
         return TextToken(raw, origin.start + max(held, 0), logprob)
 
     def _visible(self, logprob: TokenLogprob, origin: Origin) -> bytes:
-        """Return a token's bytes in the text: none for an end token, a part if a stop string cut the token."""
+        """Return the visible bytes of a token: none of an end token, only a part if a stop string cut the token."""
         raw = self.bytes_of(logprob.token)
         piece = self._text[origin.start : origin.end]
         try:

@@ -118,7 +118,7 @@ class ResponseObject:
         return entries
 
     def finished_object(self, text: str, started: Started, finished: Finished) -> dict[str, Any]:
-        """Return the complete response: message and tool calls. If there are only tool calls, it has no message."""
+        """Return the complete response: message and tool calls. If there are only tool calls, there is no message."""
         output, completion = self.chat.parse(text), finished.completion
         is_complete = self.chat.finish_reason(output.content, completion) == "stop"
         status = "completed" if is_complete else "incomplete"

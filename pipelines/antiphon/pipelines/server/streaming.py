@@ -106,7 +106,7 @@ async def stream(request: Request, lines: AsyncIterator[str], jobs: Sequence[Gen
 
 
 async def _wait(line: asyncio.Future[str | None], seconds: float) -> bool:
-    """Wait for a line for at most ``seconds``; return whether it has arrived. If the line is an error, raise it."""
+    """Wait for a line for at most ``seconds``; return whether it has arrived; raise the error if making it failed."""
     await asyncio.wait({line}, timeout=seconds)
     if line.done():
         line.result()

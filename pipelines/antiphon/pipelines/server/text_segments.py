@@ -34,9 +34,10 @@ class _FoldedPassage:
 
 
 class SegmentTracker:
-    """Splits a growing text into segments: the drafted tokens and the model's own tokens of each forward pass.
+    """Splits a growing text into segments.
 
-    If several passages contain a drafted segment, it is attributed to the passage that also matches
+    Each forward pass adds a segment of drafted tokens and a segment with the model's own token. If
+    several passages contain a drafted segment, it is attributed to the passage that also matches
     the most text before the segment.
     """
 
@@ -89,7 +90,7 @@ class SegmentTracker:
         return segment if source is None else segment | source
 
     def _find_source(self, start: int, end: int) -> dict[str, Any] | None:
-        """Return the passage that contains the segment with the most text before it, and offsets in the passage."""
+        """Return the passage that contains the segment and matches most of the text before it, with offsets."""
         with_context = _plain(self._text[max(start - MAX_CONTEXT, 0) : end])
         segment = _plain(self._text[start:end])
         best: tuple[int, int, int] | None = None

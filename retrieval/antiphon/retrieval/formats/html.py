@@ -83,7 +83,7 @@ class _Text:
         self.length += len(before) + len(text)
 
     def add_code(self, text: str) -> None:
-        """Append preformatted text as a paragraph; a long text, such as a letter, is not code."""
+        """Append preformatted text as a paragraph. A short text counts as code; a long text (a letter) does not."""
         self.gap("\n\n")
         if text:
             self.add(text)

@@ -278,7 +278,7 @@ def _split(boxes: list[_Box], turns: int) -> Iterator[list[_Box]]:
 
 
 def _along(box: _Box, turns: int) -> tuple[float, float, float]:
-    """Return a box's start and end along its line, and its height, on a page turned clockwise."""
+    """Return a box's start and end along its line, and its height; ``turns``: the page's clockwise quarter turns."""
     left, bottom, right, top = box
     begin, end = ((left, right), (bottom, top), (-right, -left), (-top, -bottom))[turns]
     return begin, end, right - left if turns % 2 else top - bottom
