@@ -30,8 +30,9 @@ from antiphon.accel.engines.torch.engine import engine_of
 class Decoder:
     """Speculative decoding for `model.generate(**inputs, custom_generate=decoder, references=[...])`.
 
-    The output equals that of `generate` without the decoder. Transformers does not pass streamers and stop strings on
-    to a custom decoding function; to use them, call `generate` of this module.
+    The output equals the output of `generate` without the decoder. Transformers does not pass
+    streamers and stop strings on to a custom decoding function; to use them, call `generate` of
+    this module.
 
     Args:
         tokenizer: Needed if references are texts.

@@ -1,4 +1,4 @@
-"""Load models with transformers one at a time and without progress bars, except those of downloads."""
+"""Load models with transformers one at a time. No progress bars are shown, except for downloads."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class ThinkingControl(LogitsProcessor):
 
 
 def _only(scores: Tensor, tokens: Sequence[int]) -> Tensor:
-    """Return the scores with -inf for all tokens but the given ones."""
+    """Return the scores with -inf for all tokens except the given tokens."""
     kept = torch.full_like(scores, -torch.inf)
     kept[:, list(tokens)] = scores[:, list(tokens)].clamp(min=torch.finfo(scores.dtype).min)
     return kept

@@ -37,7 +37,10 @@ _CONTEXT = 12  # if a passage contains a number and this many characters before 
 
 
 class _Marker(NamedTuple):
-    """The marker of one passage: its span in the text, and the span of its brackets, which may hold several markers."""
+    """The marker of one passage: its span in the text, and the span of its brackets.
+
+    Brackets may contain several markers.
+    """
 
     number: int
     start: int
@@ -131,7 +134,8 @@ def cite_all(text: str, passages: Sequence[Passage], num_marked: int) -> tuple[C
     Args:
         text: the answer.
         passages: the passages that the answer may cite.
-        num_marked: how many passages, counted from the first, the prompt numbers; 0: no markers.
+        num_marked: the number of passages that have a number in the prompt, counted from the first;
+            0: no markers.
     """
     found = cite(text, passages)
     if not num_marked:

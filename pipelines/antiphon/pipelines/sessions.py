@@ -63,9 +63,9 @@ class SessionStore:
     owner only.
 
     Args:
-        namespace: the tenant. Searches of one tenant never find the sessions of another one.
-        embedder: an embedder, or the name of one (see `load_embedder`). If the file exists, it must
-            be the embedder with which the file was made.
+        namespace: the tenant. Searches of one tenant never find the sessions of another tenant.
+        embedder: an embedder, or its name (see `load_embedder`). An existing file can only be
+            opened with the embedder with which it was made.
         max_sessions: number of sessions to keep in the namespace. The sessions that were most
             recently added or found are kept.
         max_age: maximum age in seconds; None: any.

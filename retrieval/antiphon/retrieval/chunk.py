@@ -98,7 +98,8 @@ def _sections(document: Document) -> Iterator[tuple[Span, str]]:
     """Yield the span and the title of each section. A section ends at the next heading.
 
     The title joins the headings above the text, outermost first. Before the first heading, it is
-    the document's title. If a heading directly follows another one, they share one section.
+    the document's title. If a heading directly follows another heading, both belong to the same
+    section.
     """
     trail: list[Heading] = []
     start, written = 0, 0
@@ -185,7 +186,7 @@ class _Packer:
         return last
 
     def _step_back(self, units: Sequence[Span], sizes: Sequence[int], first: int, last: int) -> int:
-        """Return the first unit of the next passage, which repeats up to ``overlap`` units.
+        """Return the first unit of the next passage. The next passage repeats up to ``overlap`` units.
 
         Fewer units are repeated if no new unit would fit after them.
         """

@@ -27,12 +27,12 @@ class Root:
 
     @classmethod
     def of(cls, path: str | Path | Root) -> Root:
-        """Return the root of a path that is relative to the working directory."""
+        """Return the `Root` of a path; a relative path is relative to the working directory."""
         return path if isinstance(path, Root) else cls(str(path), str(Path.cwd()))
 
     @property
     def path(self) -> Path:
-        """The path; relative if its base is the working directory."""
+        """The path of the file or folder. It is relative if ``base`` is the working directory."""
         return Path(self.given) if self.base == str(Path.cwd()) else Path(self.base, self.given)
 
     def name_of(self, file: Path) -> str:
@@ -113,7 +113,7 @@ def find_files(
 
 
 class _Walk:
-    """A walk through a folder, which records the files and folders that it skips."""
+    """Walks through a folder, and records the files and folders that it skips."""
 
     def __init__(self, inside: Sequence[Path], follow_links: bool) -> None:
         self.skipped: list[SkippedFile] = []

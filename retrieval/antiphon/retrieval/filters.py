@@ -1,4 +1,4 @@
-"""Filters on metadata, which are parsed once and then translated for each kind of index."""
+"""Filters on metadata. A filter is parsed once, and then translated for each kind of index."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ class _SchemaProcessor(LogitsProcessor):
         return scores.masked_fill(torch.from_numpy(~admitted).to(scores.device), -torch.inf)
 
     def _in_time(self, admitted: Any, scores: Tensor, left: int) -> Any:
-        """Return a mask of tokens after which the response can end in time; at least one is set."""
+        """Return a mask of the tokens after which the response can end in time; it allows at least one token."""
         shortest = self._state.shortest_completion() or [self._tokens.eos_token]
         if len(shortest) + self._growth < left:
             return admitted

@@ -62,7 +62,7 @@ def expressible_schema(schema: Schema) -> tuple[dict[str, Any], list[str]]:
 
 
 def map_parts(schema: Schema, change: Callable[[Any], Any]) -> dict[str, Any]:
-    """Apply ``change`` to every sub-schema; values such as those of `enum` are not sub-schemas."""
+    """Apply ``change`` to every sub-schema; plain values, such as the items of `enum`, are not sub-schemas."""
     found = dict(schema)
     for name in schema.keys() & {*SCHEMAS_BY_NAME, *_LISTS, *_SINGLE}:
         value = schema[name]

@@ -74,7 +74,7 @@ def check_supported(
         arguments: The arguments that `generate` would pass to the model: cache, attention mask and others.
 
     Raises:
-        ValueError: An option is not supported; the message names the first one.
+        ValueError: An option is not supported; the message names the first such option.
     """
     from transformers import DynamicCache
 

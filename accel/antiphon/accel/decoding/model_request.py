@@ -45,7 +45,8 @@ Made = TypeVar("Made")
 class ModelRequest(EngineRequest):
     """One request to a model. The engine's lock must be held while the request is created.
 
-    The positional arguments are the ones that transformers passes to a custom decoding function.
+    The positional arguments are the arguments that transformers passes to a custom decoding
+    function.
 
     Args:
         input_ids: Token ids of the prompt, shape (1, length).

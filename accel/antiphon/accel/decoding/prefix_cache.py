@@ -57,7 +57,8 @@ class PrefixCache:
         """Remove and return the KV cache of the prefix that a prompt shares with the last text, or None.
 
         Args:
-            tokens: Token ids of the prompt; at least the last one is always left to prefill.
+            tokens: Token ids of the prompt. The returned cache never contains the last token, which
+                is left to prefill.
         """
         with self._taking:
             kept, self._kept = self._kept, None

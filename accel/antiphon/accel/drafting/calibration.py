@@ -38,7 +38,7 @@ class Calibration:
     too.
 
     Args:
-        memory: Number of trials of a bin that are remembered; older ones decay.
+        memory: Number of trials that a bin remembers; the weight of older trials decays.
         prior_trials: Weight of a row's given probability: it counts as much as this number of
             trials in the row's bin.
 

@@ -178,7 +178,7 @@ class Drafter(Protocol):
     """Proposes drafts from confirmed tokens. Drafts change the speed, never the text."""
 
     def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft | None:
-        """Forget the previous request and read the prompt and the references of a new one.
+        """Forget the previous request, and read the prompt and the references of a new request.
 
         Args:
             references: Token ids of the texts to copy from, one sequence each.

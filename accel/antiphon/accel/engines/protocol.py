@@ -88,7 +88,7 @@ class CachedSequence(Protocol):
         """Hidden states of kept tokens, until a draft head takes them; empty if not collected."""
 
     def can_draft_at_prefill(self, context: Tokens) -> bool:
-        """Return whether the prefill may be split: first all tokens but the last, then the last one with a draft."""
+        """Return whether the prefill may be split: first all tokens but the last, then the last token with a draft."""
 
     def fit(self, draft: Draft, rows: int, depth: int, pending: int = 1) -> Draft:
         """Return the part of a draft that the next forward pass can verify.
@@ -288,10 +288,10 @@ class ModelEngine(Engine, Protocol):
         """
 
     def budget(self, drafter: Drafter, num_draft_tokens: int | None, cost: StepCost | None = None) -> Budget:
-        """Return the budget of one request, which limits the draft rows of each step.
+        """Return the budget of one request. The budget limits the draft rows of each step.
 
         Args:
-            drafter: Drafter of the request, whose acceptance rates the budget calibrates.
+            drafter: Drafter of the request. The budget calibrates the drafter's acceptance rates.
             num_draft_tokens: Fixed number of draft rows per step; None adapts it to costs and acceptance rates.
             cost: Costs of forward passes to assume; None: the measured costs, corrected by the times of steps.
         """

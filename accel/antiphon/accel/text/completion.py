@@ -287,7 +287,7 @@ class Stream(TextStream):
         return split
 
     def _read(self, step: Step) -> tuple[Split, FinishReason | None]:
-        """Return the text of a step, and the finish reason if it is the last one."""
+        """Return the text of a step, and the finish reason if the step is the last one."""
         thinking = answer = ""
         for count, token in enumerate(step.tokens, start=1):
             split = Split() if token in self._end_tokens else self._reader.push(token)

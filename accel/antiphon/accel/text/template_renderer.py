@@ -78,7 +78,7 @@ def _plain(value: Any) -> Any:
 
 
 class _Generation(Extension):
-    """The block ``generation``, which marks what the assistant writes; here it only renders its contents."""
+    """The block ``generation`` of templates, which marks the assistant's text. Here it only renders its contents."""
 
     tags = {"generation"}  # noqa: RUF012  # as Jinja declares it
 

@@ -59,7 +59,7 @@ def _resolved(schema: Any, root: Mapping[str, Any]) -> Any:
 
 
 def _types(schema: Any, root: Mapping[str, Any], depth: int) -> list[str]:
-    """Return the types that a schema allows, in its order; empty if it allows any type."""
+    """Return the types that a schema allows, in the order of the schema; empty if it allows any type."""
     schema = _resolved(schema, root)
     if not isinstance(schema, Mapping) or depth <= 0:
         return []

@@ -101,7 +101,8 @@ def parse_tool_calls(text: str, tools: Collection[str] | Mapping[str, Any]) -> P
     cannot be parsed remains in the text.
 
     Args:
-        tools: Names of the available tools, or their schemas by name, which determine the types of arguments.
+        tools: Names of the available tools, or their schemas by name. Schemas determine the types
+            of arguments.
     """
     content, place = "", 0
     calls: list[ToolCall] = []

@@ -131,7 +131,7 @@ def tool_call_schema(tools: Sequence[Tool], prefix: str) -> JsonSchema:
 
 
 def with_instruction(messages: Sequence[Message], text: str) -> list[Message]:
-    """Append an instruction to the last user message; after an assistant turn, add a new one."""
+    """Append an instruction to the last user message; after an assistant turn, add the instruction as a new message."""
     turns = [dict(message) for message in messages]
     asked = max((place for place, turn in enumerate(turns) if turn["role"] == "user"), default=-1)
     if turns and turns[-1]["role"] in ("user", "tool") and asked >= 0:

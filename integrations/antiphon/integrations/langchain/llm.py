@@ -63,7 +63,7 @@ class AntiphonLLM(AntiphonBaseModel, BaseLLM):
         return await BaseLLM.agenerate(self._keyed_by(kwargs), prompts, stop, *given, **kwargs)
 
     def _keyed_by(self, given: dict[str, Any]) -> AntiphonLLM:
-        """Return a model whose cache key includes the arguments of this call, which LangChain's own key omits."""
+        """Return a model whose cache key includes the arguments of this call. LangChain's own key omits them."""
         keyed = self.model_copy()
         keyed._call_arguments = {name: value for name, value in hide_arguments(given).items() if name not in TRACED}
         return keyed
@@ -115,7 +115,7 @@ class AntiphonLLM(AntiphonBaseModel, BaseLLM):
         return self.text_call(prompt, references_of((), given), {**given, "stop": stop})
 
     def _chunk(self, call: ModelCall, state: AnswerState) -> GenerationChunk:
-        """Return the chunk of one state; a chunk of thinking has no text."""
+        """Return the chunk for one `AnswerState`. If the state adds only thinking, the chunk has no text."""
         info = None if state.completion is None else self._generation_info(call, state.completion)
         return GenerationChunk(text=state.delta, generation_info=info)
 

@@ -44,7 +44,7 @@ def ai_message(call: ModelCall, completion: Completion) -> AIMessage:
 
 
 def message_chunk(call: ModelCall, state: AnswerState) -> AIMessageChunk:
-    """Return the chunk of a streamed answer for one state.
+    """Return the chunk of a streamed answer for one `AnswerState`.
 
     The last chunk has the rest of the text, tool calls, citations, usage and metadata.
     """

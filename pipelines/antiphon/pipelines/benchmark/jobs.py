@@ -27,8 +27,8 @@ def sample_case(language_model: LanguageModel, sample: RecordedSample, passages:
     """Return the prompt of a recorded sample.
 
     Args:
-        passages: None for the recorded prompt; a number to build a new prompt from the sample's query and its first
-            ``passages`` references.
+        passages: None: use the recorded prompt. A number: build a new prompt from the sample's
+            query and this number of references.
     """
     if passages is None:
         return PromptCase(sample.prompt, sample.references)

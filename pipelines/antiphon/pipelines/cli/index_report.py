@@ -55,7 +55,7 @@ def index_documents(paths: Sequence[Path], out: str | Path, *, yes: bool = False
 
 
 def update_documents(location: str | Path, *, device: str | None = None) -> IndexReport:
-    """Index the files of an index that are new or have changed, with progress bars; see `refresh_index`."""
+    """Index the new and changed files of an index, with progress bars; see `refresh_index`."""
     from antiphon.retrieval import refresh_index
 
     with console.progress_bars(STAGES) as report:

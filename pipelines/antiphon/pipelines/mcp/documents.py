@@ -26,7 +26,7 @@ BAD_CURSOR = "The cursor is not one of this server; list the resources from the 
 
 
 def document_id(source: str) -> str:
-    """Return the id of a document, which reveals no path."""
+    """Return the id of a document. The id reveals no path."""
     return sha256(source.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

@@ -79,7 +79,7 @@ Where = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """The service, which may still be loading, and whether the client runs on this machine.
+    """The service (it may still be loading), and whether the client runs on this machine.
 
     A local client started the server itself, so it needs no key and may see the paths of documents.
     """
@@ -141,7 +141,7 @@ class Call:
 
 @asynccontextmanager
 async def open_call(ctx: RequestContext, *, of_tool: bool = False) -> AsyncIterator[Call]:
-    """Yield the call of a request. Convert errors to tool results that say what to change, or to protocol errors."""
+    """Yield the `Call` of a request. Errors become tool results that say what to change, or protocol errors."""
     try:
         call = Call(ctx)
         await call.load()

@@ -138,8 +138,8 @@ async def upload_document(file: Annotated[UploadFile, File()], chosen: WritableC
     """Add a file to a collection; it replaces an uploaded file of the same name.
 
     An archive, a mailbox or a message with attachments contains several documents. ``skipped``
-    lists those of its files that cannot be read, with reasons; ``warnings`` says which content of
-    the other files is missing.
+    lists the contained files that cannot be read, with reasons. ``warnings`` says what is missing
+    in files that were read.
     """
     folder, content = _writable_folder(chosen), await file.read()
     return await asyncio.to_thread(_add, chosen, folder, display_name(file.filename), content)

@@ -33,7 +33,7 @@ ADDRESS_IN_USE = (
 
 
 def listen_address(host: str, port: int) -> tuple[str, int]:
-    """Return the address at which the server will listen: the address of systemd's socket, or else the given one.
+    """Return the address at which the server will listen: the address of systemd's socket, or else the given address.
 
     Raises:
         OSError: another program listens there, or the address does not belong to this machine.
@@ -179,7 +179,7 @@ class HeaderTimeoutProtocol(H11Protocol):
 
 
 def _increase_file_limit() -> None:
-    """Increase the limit of open files, which limits connections, to the hard limit."""
+    """Raise the limit of open files to the hard limit, because it also limits the number of connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

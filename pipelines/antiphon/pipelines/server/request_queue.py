@@ -1,4 +1,4 @@
-"""The queue of generations: each generation is decoded in a thread, which sends events to the event loop.
+"""The queue of generations. A thread decodes each generation, and sends events to the event loop.
 
 If the queue is full, requests are refused with status 429.
 """
@@ -108,7 +108,7 @@ class GenerationJob:
     _lock: Lock = field(default_factory=Lock)
 
     async def events(self) -> AsyncIterator[Event]:
-        """Yield the events, the last one a `Finished`. If decoding fails, raise its error.
+        """Yield the events. The last event is a `Finished`. If decoding fails, its error is raised.
 
         Leaving the iteration early cancels the job.
         """

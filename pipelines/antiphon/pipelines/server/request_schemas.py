@@ -213,7 +213,7 @@ class SamplingRequest(TextRequest):
 
     @property
     def stop_strings(self) -> list[str]:
-        """The stop strings, without empty ones, which have no effect."""
+        """The stop strings, without empty strings, which have no effect."""
         given = [self.stop] if isinstance(self.stop, str) else self.stop or []
         return [text for text in given if text]
 

@@ -243,7 +243,7 @@ class _ResponseStream:
         return [*events, self._event(f"response.{response['status']}", response=response)]
 
     def _send_reasoning(self, new: str) -> list[dict[str, Any]]:
-        """Return the events for new text of the thinking, which is the first item."""
+        """Return the events for new text of the thinking. The thinking is the first item."""
         if not new:
             return []
         item = self._response.reasoning_item("in_progress", "")

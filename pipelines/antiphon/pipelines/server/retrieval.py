@@ -121,7 +121,7 @@ def passage_by_id(
     access: Annotated[Access, Depends(access_of)],
     collection: str | None = None,
 ) -> dict[str, Any]:
-    """Return a passage by its id, which citations contain.
+    """Return the passage with an id; citations contain such ids.
 
     The passage is searched in the given collection, or else in all collections that the key may
     read.

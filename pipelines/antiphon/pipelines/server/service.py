@@ -162,7 +162,7 @@ def access_of(request: Request) -> Access:
 def collection_of(
     request: Request, access: Annotated[Access, Depends(access_of)], collection: str | None = None
 ) -> Collection:
-    """Return the collection that a request names, or the only one; see `Service.collection`."""
+    """Return the collection that a request names, or the only collection; see `Service.collection`."""
     return service_of(request).collection(collection, access)
 
 

@@ -106,7 +106,10 @@ async def stream(request: Request, lines: AsyncIterator[str], jobs: Sequence[Gen
 
 
 async def _wait(line: asyncio.Future[str | None], seconds: float) -> bool:
-    """Wait for a line for at most ``seconds``; return whether it has arrived; raise the error if making it failed."""
+    """Wait at most ``seconds`` for a line; return whether the line has arrived.
+
+    If producing the line failed, the error is raised.
+    """
     await asyncio.wait({line}, timeout=seconds)
     if line.done():
         line.result()

@@ -68,8 +68,8 @@ class Tenant:
     def keep(self, tokens: Sequence[int], cache: PrefixCache) -> None:
         """Keep the prefix cache of a prompt.
 
-        An empty prefix cache is dropped. It belongs to an engine with its own prefix cache, which
-        finds the tenant's blocks without this object.
+        An empty prefix cache is dropped. It belongs to an engine with its own prefix cache. This
+        engine finds the tenant's blocks without the object.
         """
         if not cache.size:
             return

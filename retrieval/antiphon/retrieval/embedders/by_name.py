@@ -19,7 +19,7 @@ def chosen_embedder(name: str, device: str | None = None) -> str:
     """Replace ``auto`` by the name of the default embedder; return other names unchanged.
 
     Args:
-        device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
+        device: The torch device, such as ``cuda`` or ``cpu``. None: a GPU if there is one.
     """
     if name != "auto":
         return name
@@ -33,7 +33,7 @@ def load_embedder(name: str, device: str | None = None) -> Embedder:
         name: ``auto`` (BGE-M3 on a GPU, the bundled MiniLM on a CPU), ``minilm``, ``bge-m3``, ``hash``, a folder,
             ``owner/model`` on the hub, or a model on a server: ``ollama/nomic-embed-text`` or an
             address. Prompts may follow any name but auto, minilm and hash; see `with_prompts`.
-        device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
+        device: The torch device, such as ``cuda`` or ``cpu``. None: a GPU if there is one.
 
     Raises:
         ValueError: The name is unknown, or the model is damaged or cannot be downloaded.

@@ -41,7 +41,7 @@ class MiniLMEmbedder:
     It embeds thousands of words per second on a CPU.
 
     Args:
-        device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
+        device: The torch device, such as ``cuda`` or ``cpu``. None: a GPU if there is one.
         engine: The engine to use; see `Engine`. The attribute ``engine`` has the chosen engine and the reason.
         adapter: A folder with a LoRA adapter (peft's format) to merge. It changes the fingerprint.
 

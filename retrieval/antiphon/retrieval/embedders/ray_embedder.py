@@ -30,9 +30,9 @@ class RayEmbedder:
     """An embedder that distributes documents over the workers of a Ray cluster.
 
     Questions, and fewer than two batches of documents, are embedded in this process. The vectors
-    and the fingerprint equal those of the plain embedder, so an index made with one of the two
-    embedders can be searched with the other. If ``ray.init`` has already connected the process to a
-    cluster, that cluster is used. All machines of the cluster need Antiphon and the model.
+    and the fingerprint are the same as without Ray, so an index made with one of the two embedders
+    can be searched with the other. If ``ray.init`` has already connected the process to a cluster,
+    that cluster is used. All machines of the cluster need Antiphon and the model.
 
     Args:
         address: On a machine of the cluster, ``HOST:PORT`` of the head node, or ``auto``. On other

@@ -43,7 +43,7 @@ class SentenceTransformerEmbedder:
 
     Args:
         model: ``bge-m3``, a name on the hub, or a folder.
-        device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
+        device: The torch device, such as ``cuda`` or ``cpu``. None: a GPU if there is one.
         engine: The engine to use; see `Engine`. The attribute ``engine`` has the chosen engine and the reason.
         query_prompt: The text before each question. None: the model's own prompt. If the model has
             no prompts, the prompt of its family is used, such as "query: " for E5.

@@ -165,9 +165,9 @@ def _agreement(graph: float, torch: float) -> tuple[bool, str]:
     """Decide from the distances whether the graph may be used; return the decision and the reason.
 
     Args:
-        graph: The largest cosine distance of the graph's vectors from those of torch in float32.
-        torch: The largest cosine distance of torch's own vectors in the precision in use from those
-            in float32.
+        graph: The largest cosine distance of the graph's vectors from torch's vectors in float32.
+        torch: The largest cosine distance of torch's vectors in the precision in use from torch's
+            vectors in float32.
     """
     reason = f"its vectors are {graph:.1e} from torch's in float32, in cosine"
     allowed = max(CLOSE, torch)

@@ -40,7 +40,7 @@ _OPERATORS = {"msup": "^", "msub": "_", "mfrac": "/"}
 
 
 class _Text:
-    """The text that has been read. No block begins or ends with white space, which is buffered.
+    """The text that has been read. White space is buffered, so that no block begins or ends with it.
 
     Attributes:
         is_line: Whether every run of white space becomes one space, as in headings and cells.

@@ -207,7 +207,7 @@ def _header(message: Message, name: str) -> str:
 
 
 def _decoded(header: object) -> str:
-    """Return a header without its encodings and line breaks."""
+    """Return the decoded text of a header, without line breaks."""
     return " ".join(str(make_header(decode_header(str(header or "")))).split())
 
 

@@ -73,7 +73,7 @@ def _fenced(text: str, language: str = "") -> str:
 
 
 def _joined(text: object) -> str:
-    """Return a multi-line text, which notebooks store as a string or a list of lines."""
+    """Return a multi-line text as a string. Notebooks store it as a string or as a list of lines."""
     if isinstance(text, list):
         return "".join(line for line in text if isinstance(line, str))
     return text if isinstance(text, str) else ""

@@ -67,7 +67,7 @@ class Office:
 
 
 def open_office(data: bytes, kind: str, main: str) -> Office:
-    """Open an Office file. Check its size and its parts first, and that no part declares XML entities.
+    """Open an Office file after checking its size, its parts, and the absence of XML entities.
 
     Args:
         kind: What the file should be, for the message, such as ``a Word document``.

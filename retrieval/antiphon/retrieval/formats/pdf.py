@@ -252,7 +252,7 @@ def _size(textpage: PdfTextPage, index: int) -> float:
 
 
 def _boxes(textpage: PdfTextPage, turns: int) -> Iterator[tuple[str, _Box, int]]:
-    """Split lines at wide gaps. Yield the text and the box of each part, and its line's start."""
+    """Split the lines of a page at wide gaps. Yield, for each part, the text, the box, and the start of the line."""
     from pypdfium2 import raw
 
     for match in _LINE.finditer(textpage.get_text_range()):

@@ -109,7 +109,7 @@ def _overlap(one: Line, other: Line) -> float:
 
 
 def _marginal(lines: Sequence[Line]) -> Iterator[Line]:
-    """Yield those of the two highest and two lowest lines that are in a margin and are not cells of tables."""
+    """Yield, of the two highest and two lowest lines, the lines in a margin that are not cells of tables."""
     level = sorted((line for line in lines if not line.is_vertical), key=lambda line: -line.top)
     outer = [line for line in level[:2] if line.bottom > 1 - _MARGIN] + [
         line for line in level[-2:] if line.top < _MARGIN
@@ -118,7 +118,11 @@ def _marginal(lines: Sequence[Line]) -> Iterator[Line]:
 
 
 def _is_cell(line: Line, lines: Sequence[Line]) -> bool:
-    """Return whether a line and the nearest line above or below it both have lines to their left or right."""
+    """Return whether a line seems to be a cell of a table.
+
+    It is a cell if other lines are beside it (in the same row), and also beside the nearest line
+    above or below it.
+    """
     row = [each for each in lines if _overlap(line, each) > _LEAST_OVERLAP]
     others = (each for each in lines if each not in row)
     nearest = min(others, key=lambda each: abs(each.bottom - line.bottom), default=line)

@@ -138,7 +138,7 @@ class _Description(_Prose):
 
 
 class _Code(_Prose):
-    """A directive with code, which follows the options."""
+    """A directive with code. The code follows the options."""
 
     def run(self) -> list[nodes.Node]:
         below = dropwhile(_OPTION.match, self.block_text.splitlines()[1:])
@@ -218,7 +218,7 @@ _STATES = tuple(type(state.__name__, (_State, state), {}) for state in states.st
 
 
 class _Parser(Parser):
-    """The parser of docutils with the directives of this module, which other parsers do not get."""
+    """A parser of docutils with the directives of this module. Other parsers do not get these directives."""
 
     def __init__(self) -> None:
         super().__init__()

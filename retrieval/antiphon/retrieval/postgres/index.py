@@ -252,7 +252,7 @@ class PostgresIndex:
         self._run(write)
 
     def close(self) -> None:
-        """Close the connection; a later call opens a new one."""
+        """Close the connection; a later call opens a new connection."""
         with self._lock:
             if self._open is not None:
                 self._open.close()

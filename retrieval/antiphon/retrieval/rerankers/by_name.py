@@ -42,7 +42,7 @@ def load_reranker(
             reranker or None, it is returned unchanged.
         token_counts: For ``maxsim``: for each token id, the number of passages that contain it.
         passages: For ``maxsim``: the number of passages in the index.
-        device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
+        device: The torch device, such as ``cuda`` or ``cpu``. None: a GPU if there is one.
 
     Raises:
         ValueError: The name is unknown, or the reranker does not work with the embedder.
@@ -76,7 +76,7 @@ def hub_models(embedder: str, device: str | None = None) -> list[str]:
     Bundled models and folders are left out.
 
     Args:
-        device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
+        device: The torch device, such as ``cuda`` or ``cpu``. None: a GPU if there is one.
     """
     name = chosen_embedder(embedder, device)
     plain, _ = split_prompts(name)

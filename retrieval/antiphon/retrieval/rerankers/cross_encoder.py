@@ -39,7 +39,7 @@ class CrossEncoderReranker:
 
     Args:
         model: ``bge-reranker-v2-m3``, a name on the hub, or a folder.
-        device: Such as ``cuda`` or ``cpu``. None: a GPU if there is one.
+        device: The torch device, such as ``cuda`` or ``cpu``. None: a GPU if there is one.
         depth: The number of candidates to rerank. None: 20 on a CPU, 100 on a GPU.
         max_length: Maximum tokens of a question and a passage together; longer pairs are truncated.
         engine: The engine to use; see `Engine`. The attribute ``engine`` has the chosen engine and the reason.

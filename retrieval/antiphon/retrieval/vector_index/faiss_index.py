@@ -69,7 +69,7 @@ class FaissIndex:
         return [self._rescored(query, hits.rows, k) for query, hits in zip(queries, rough, strict=True)]
 
     def with_description(self, description: IndexDescription) -> FaissIndex:
-        """Return the same index with another description, which determines how it is searched."""
+        """Return the same index with another description. The description determines how the index is searched."""
         other = copy(self)
         other.description = description
         return other

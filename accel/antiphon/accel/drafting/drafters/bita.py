@@ -43,7 +43,7 @@ class MaskWeights(Protocol):
 
 
 class Bita:
-    """A `Drafter` that drafts the predictions of trained mask tokens, which follow every row of its drafts.
+    """A `Drafter` that drafts the predictions of trained mask tokens. Mask tokens follow every row of its drafts.
 
     Level d of the tree contains the best guesses of the d-th mask behind the last accepted row.
     Only the best guess of a level has children: the guesses of the next level. A group of mask

@@ -11,7 +11,7 @@ from antiphon.accel.drafting.drafters.token_index import END, TokenIndex
 class Copying:
     """A `Drafter` that copies the ``k`` tokens after the longest match of the answer's last tokens in a reference.
 
-    If several matches are equally long, the first one is used. A copy ends at the end of its
+    If several matches are equally long, the first of them is used. A copy ends at the end of its
     reference; a match at that end is skipped. As in the paper, only generated tokens are looked up.
 
     Args:

@@ -63,8 +63,8 @@ class HeadSession(Protocol):
 
         Args:
             states: Hidden states of consecutive tokens, in one or several parts.
-            tokens: For each hidden state, the token after it; the last one is the last confirmed
-                token.
+            tokens: For each hidden state, the token after it. The last of these tokens is the last
+                confirmed token.
             width: Number of guesses.
 
         Returns:
@@ -164,7 +164,7 @@ class HeadStats:
 
 
 class Head:
-    """A `Drafter` with a trained head's guesses: a chain of the best ones, and their alternatives.
+    """A `Drafter` that drafts a trained head's guesses: a chain of the best guesses, and their alternatives.
 
     Each pass of the head guesses one more token of the chain. Passes are run while the expected
     gain exceeds the measured cost. The gain is a product: the chance that the chain is right so
@@ -313,7 +313,7 @@ class Head:
 
 
 def _covered(tree: Draft, row: int) -> float:
-    """Return the chance that a tree has the token after a right row; 0 if it lacks the row."""
+    """Return the chance that a child of a row is right if the row is right; 0 if the tree does not have the row."""
     below = tree.children.get(row, {}) if row < len(tree) else {}
     chance = 1.0 if row == ROOT else tree.chances[row] if row < len(tree) else 0.0
     return min(sum(tree.chances[child] for child in below.values()) / chance, 1.0) if chance > 0 else 0.0

@@ -120,7 +120,7 @@ class Window:
 
 
 def window_rows(width: int, size: int) -> int:
-    """Return the rows of a window that has all its levels, without the root: W (N - 1) - 1."""
+    """Return the number of rows of a window with all its levels, without the root: W (N - 1) - 1."""
     return width * (size - 1) - 1
 
 

@@ -82,9 +82,9 @@ class Blocks(ABC):
 class BlockPool(Blocks):
     """A fixed number of blocks. A block is free, in use by one or more sequences, or idle.
 
-    An idle block has no user, but its contents are cached as a prefix. If no block is free, the least recently used
-    idle block is evicted. Cached blocks hold confirmed tokens and are never written to again. Only the tenant that
-    computed a prefix can find it.
+    An idle block has no user, but its contents are cached as a prefix. If no block is free, the
+    least recently used idle block is evicted. Cached blocks hold confirmed tokens and are never
+    written to again. Only the tenant that computed a prefix can find it.
     """
 
     def __init__(self, num_blocks: int) -> None:

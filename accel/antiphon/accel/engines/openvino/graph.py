@@ -56,7 +56,7 @@ class SequenceRows:
         past: Number of cached tokens before the rows.
         blocks: Exactly the blocks that hold the sequence's cached tokens and the rows. With
             additional blocks, the operation would write out of bounds.
-        num_logits: Number of rows, counted from the last one, whose logits are returned.
+        num_logits: Number of rows for which logits are returned; these are the last rows.
         tree_mask: Which rows each row attends to, shape (rows * rows,). None: to all earlier rows.
         paths: Paths that together contain all rows; empty if the model has no state.
     """
@@ -77,8 +77,9 @@ class PagedGraph:
         graph: The converted model, see `conversion.paged_model`.
         precision: Precision of computation and of the KV cache, "f32" or "bf16".
         weights: Owners of the memory of the graph's constants, see `weights.attach_weights`.
-        splits_head: Whether to compute the head apart, see `lm_head`.
-        fuses_mlp: Whether to fuse the products of MLP blocks, which takes memory until the first forward pass.
+        splits_head: Whether to compute the LM head separately, see `lm_head`.
+        fuses_mlp: Whether to fuse the products of MLP blocks. This takes additional memory until
+            the first forward pass.
         gives_hidden_states: Whether forward passes also return the hidden states that the LM head reads, if the graph
             allows it.
         is_compressed: Whether the weights were compressed. They are then decompressed before each multiplication.

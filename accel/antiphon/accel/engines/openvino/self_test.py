@@ -208,7 +208,7 @@ def _uncached_logits(model: PreTrainedModel) -> ReferenceLogits:
 
 
 def _engine_logits(engine: OpenVINOEngine) -> ReferenceLogits:
-    """Return a function that computes the logits after each of the last tokens by a prefill."""
+    """Return a function that prefills a text, and returns the logits after each of the text's last tokens."""
 
     def prefill(text: Tokens) -> NDArray[np.float32]:
         sequence = engine.sequence(tenant=AnonymousTenant())

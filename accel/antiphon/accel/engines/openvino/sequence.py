@@ -225,8 +225,8 @@ class PagedSequence:
         """Allocate blocks for the states of the next forward pass, and return its paths.
 
         With a draft, every row of every path gets a block, so a row above a branch gets several. A
-        prefill writes the state after the last full block, which can be cached, and the state after
-        the last token.
+        prefill writes two states: the state after the last full block (this state can be cached),
+        and the state after the last token.
         """
         states = self._memory.states
         if states is None:

@@ -208,7 +208,7 @@ class _StoredWeights:
         self._files = files
 
     def find(self, weight: Tensor) -> Tensor:
-        """Return the mapped 16-bit tensor with the same values, or else the result of `_as_half`."""
+        """Return the mapped 16-bit tensor that has the weight's values; if there is none, the result of `_as_half`."""
         if not self._tensors:
             self._map()
         found = self._tensors.get(_key(weight))

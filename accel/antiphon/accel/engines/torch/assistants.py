@@ -203,7 +203,7 @@ def is_dflash(config: Mapping[str, Any]) -> bool:
 
 
 def _dflash_config(config: Mapping[str, Any]) -> PreTrainedConfig:
-    """Return the configuration of a DFlash model for transformers."""
+    """Convert the configuration file of a DFlash model to a configuration for transformers."""
     given = dict(config)
     if given.pop("model_type") != DFLASH_TYPE:
         own = given.pop("dflash_config", {})
@@ -222,7 +222,7 @@ def load_whole(loader: Any, model: PreTrainedModel, source: str, **options: Any)
     """Load a draft model in the precision and onto the device of the model that decodes.
 
     Raises:
-        ValueError: The checkpoint lacks weights of the model, or has additional ones.
+        ValueError: The checkpoint lacks weights of the model, or has additional weights.
     """
     with quiet_loading():
         loaded, report = loader.from_pretrained(
@@ -237,7 +237,8 @@ def load_whole(loader: Any, model: PreTrainedModel, source: str, **options: Any)
 def layers_without_keys(config_class: Any) -> Iterator[None]:
     """Let transformers build models of Gemma 4 in which no layer computes keys, as in all assistants.
 
-    transformers 5.23 raises an error for them. Models that are loaded at the same time are not affected.
+    Without this, transformers 5.23 raises an error for such models. Models that are loaded at the
+    same time are not affected.
     """
     given = config_class.kv_sharing_modes
 

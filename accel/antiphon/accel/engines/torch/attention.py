@@ -79,7 +79,7 @@ def exact_attention(
 
 
 def _visible_slots(mask: Tensor) -> list[tuple[int, list[int]]]:
-    """Return, for each row of a mask (rows, slots), the first cached slot and the rows it sees."""
+    """Return, for each row of a mask (rows, slots), the first cached slot and the rows to which the row attends."""
     rows, slots = mask.shape
     cached = slots - rows
     starts = (cached - mask[:, :cached].sum(dim=-1)).tolist()  # a row attends to a suffix of the cached slots

@@ -12,7 +12,7 @@ from antiphon.accel.engines.torch.bita_weights import BitaWeights
 
 
 class BitaCache(Cache):
-    """A view of another cache for one forward pass, which adds a learned prefix after the rows.
+    """A view of another cache for one forward pass. The view adds a learned prefix after the rows.
 
     The prefix is stored in the other cache, and removed together with the rejected rows; so it does
     not remain between two steps. The other cache can be of any kind from which rows can be removed.

@@ -34,7 +34,7 @@ class BitaWeights:
         keys: Keys of the prefix after norm and rotation, shape (layers, key heads, prefix, size).
         values: Values of the prefix, shape (layers, key heads, prefix, size).
         masks: Embeddings of the mask tokens, shape (masks, hidden).
-        sample: The first numbers of each of the model's parameters, which identify the model.
+        sample: The first numbers of each of the model's parameters. They identify the model.
         model: Name of the model for which the weights were trained.
         notes: How the weights were trained.
     """

@@ -68,7 +68,7 @@ def capacity(cache: Cache) -> int | None:
 
 
 def keep_rows(cache: Cache, kept: Sequence[int], *, length: int, fed: int) -> None:
-    """Keep the accepted rows of the last forward pass and remove the others, in O(kept).
+    """Keep the accepted rows of the last forward pass and remove its other rows, in O(kept).
 
     Kept rows are moved within the layers' own memory, and the slots after them are cropped.
 

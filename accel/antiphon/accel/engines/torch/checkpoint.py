@@ -1,4 +1,4 @@
-"""The files from which a model was loaded. They identify the weights, which need not be read."""
+"""The files from which a model was loaded. The files identify the weights, so that the weights need not be read."""
 
 from __future__ import annotations
 

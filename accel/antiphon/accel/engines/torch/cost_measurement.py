@@ -58,7 +58,7 @@ def measure_step_cost(
     Args:
         rows: Numbers of rows, the most important first.
         steps_of: Function that takes a sequence with cached tokens, and returns the sequence to
-            time: the same sequence, or a new one with compiled steps.
+            time: the same sequence, or a new sequence with compiled steps.
 
     Raises:
         ValueError: ``rows`` or ``contexts`` is empty or not positive.

@@ -202,7 +202,7 @@ class SelfTest:
 
 
 def random_tokens(model: PreTrainedModel, size: int, seed: int) -> list[int]:
-    """Return random token ids without the first one, which is often padding."""
+    """Return random token ids, but never the first id of the vocabulary, which is often padding."""
     vocab_size = model.config.get_text_config(decoder=True).vocab_size
     tokens: list[int] = torch.randint(1, vocab_size, (size,), generator=torch.Generator().manual_seed(seed)).tolist()
     return tokens
