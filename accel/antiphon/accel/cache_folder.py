@@ -40,7 +40,7 @@ def _usable(wanted: str) -> Path:
 
 
 def _temporary() -> Path:
-    """Return this user's temporary folder; a new folder if other users own the usual one or can write to it."""
+    """Return this user's temporary folder. If other users own this folder or can write to it, return a new folder."""
     user = os.getuid() if hasattr(os, "getuid") else 0
     folder = Path(tempfile.gettempdir(), f"antiphon-{user}")
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -23,7 +23,7 @@ class LoadMeter:
         self._started, self._busy = perf_counter(), _seconds_of_others()
 
     def is_quiet(self, *, waits: bool = False) -> bool:
-        """Return whether other processes have used little; False if the meter is too new to tell.
+        """Return whether other processes have used little processor time; False if the meter is too new to tell.
 
         Args:
             waits: Wait until the meter is old enough to tell.

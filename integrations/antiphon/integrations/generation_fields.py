@@ -52,11 +52,11 @@ class GenerationFields(BaseModel):
         language_model: the model; if it is not given, ``model`` is loaded.
         model: a folder, a name on the hub, a bundled model, or a server's address. Default: the environment variable
             ANTIPHON_MODEL.
-        model_kwargs: arguments with which ``model`` is loaded. max_tokens, temperature, top_p,
-        top_k, min_p, repetition_penalty, seed, drafter, num_draft_tokens, thinking,
-        max_thinking_tokens, template_variables, stop: see
-        `antiphon.accel.text.parameters.Settings`. For a field that is None, the default of
-        `Settings` applies.
+        model_kwargs: arguments with which ``model`` is loaded.
+        max_tokens, temperature, top_p, top_k, min_p, repetition_penalty, seed, drafter,
+            num_draft_tokens, thinking, max_thinking_tokens, template_variables, stop: see
+            `antiphon.accel.text.parameters.Settings`. For a field that is None, the default of
+            `Settings` applies.
         timeout: seconds for an answer; None is no limit.
         max_retries, api_key: ignored; accepted because frameworks pass them to every model.
 

@@ -108,7 +108,7 @@ def is_follow_up(question: str) -> bool:
 
 
 def repeats_question(line: str, question: str) -> bool:
-    """Return whether a line of a document repeats the question, that is, is a question with nearly the same words."""
+    """Return whether a line of a document is a question with nearly the same words as the user's question."""
     asked, said = content_stems(question), content_stems(line)
     return line.rstrip('*_"”’ ').endswith(("?", "？")) and len(asked & said) >= _SAME_WORDS * len(asked | said)
 

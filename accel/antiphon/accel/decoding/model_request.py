@@ -59,8 +59,8 @@ class ModelRequest(EngineRequest):
             no reuse.
         recycling: True: the drafter has its own recycling table. A table: the drafter shares it with other requests,
             unless the drafter already has another table. False: no table.
-        is_cache_given: Whether the caller passed a cache, which the request fills even if it is
-            empty.
+        is_cache_given: Whether the caller passed a cache. The request fills this cache even if it
+            is empty.
         **arguments: The arguments that `generate` would pass to the model: cache, attention mask and others.
 
     Raises:

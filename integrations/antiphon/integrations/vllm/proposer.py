@@ -241,8 +241,9 @@ def _row(runner: Runner, index: int, num_tokens: int, tokens: Any) -> BatchRow:
 def _limit_by_min_tokens(parameters: Any, num_emitted: int) -> int | None:
     """Return the maximum draft length until a request has emitted its ``min_tokens`` tokens; None after that.
 
-    Model Runner V1 forbids stop tokens in a step if fewer than ``min_tokens`` tokens precede the draft. If the draft
-    exceeded ``min_tokens``, a stop token after it would be forbidden, too, and the text would go on.
+    Model Runner V1 forbids stop tokens in a step if fewer than ``min_tokens`` tokens precede the
+    draft. If the draft exceeded ``min_tokens``, a stop token after it would be forbidden, too, and
+    the text would continue.
     """
     min_tokens: int = getattr(parameters, "min_tokens", 0) or 0
     return min_tokens - 1 - num_emitted if num_emitted < min_tokens else None

@@ -106,7 +106,7 @@ SUFFIXES = tuple(sorted(_BY_SUFFIX))
 
 
 def format_of(suffix: str) -> Format | None:
-    """Return the format of a file name ending in lower case, or None."""
+    """Return the format with this ending of file names (in lower case), or None."""
     return _BY_SUFFIX.get(suffix)
 
 

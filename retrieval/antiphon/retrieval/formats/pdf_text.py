@@ -136,7 +136,7 @@ def _same_table(text: str, following: str) -> re.Match[str] | None:
 
 
 def _without_header(parts: Sequence[str], page: str) -> str:
-    """Return a page without the repeated header of a table that goes on from the previous page."""
+    """Return a page without the repeated header of a table that continues from the previous page."""
     first = _same_table(parts[-1], page)
     if first is None or not first["rule"]:
         return page

@@ -43,12 +43,13 @@ matching positions, their total weight, depth."""
 class SuffixMatch:
     """A `Drafter` that copies a tree from references, prompt and answer, and adds the model's own top tokens.
 
-    Every position after an earlier occurrence of the last token votes for the token there. The weight of a vote is
-    `BASE` to the power of the number of matching tokens before the position. The children of a row share the weight
-    of the positions that still match. Each share is multiplied by the probability that one of the positions is right:
-    m / (m + `ESCAPE`) after m matching tokens. The chance of a row is the product of these values
-    over its path. The most likely rows are taken first. Chances are low estimates: on recorded
-    answers, a share of 1.1 c to 1.5 c of the rows with chance c was accepted.
+    Every position after an earlier occurrence of the last token votes for the token there. The
+    weight of a vote is `BASE` to the power of the number of matching tokens before the position.
+    The children of a row share the weight of the positions that still match. Each share is
+    multiplied by the probability that one of the positions is right: m / (m + `ESCAPE`) after m
+    matching tokens. The chance of a row is the product of these values over its path. The most
+    likely rows are taken first. Chances are low estimates: on recorded answers, of the rows with
+    chance c, a share between 1.1 c and 1.5 c was accepted.
 
     Below every row, the recycling table's tokens get the remaining probability. Below the root, the
     probability that then remains is given to the ``common`` tokens that follow the most different
@@ -57,8 +58,9 @@ class SuffixMatch:
     Args:
         common: Number of common tokens to guess below the root.
         recycling: Table of the model's top tokens by context. True: a table for this request alone; False: no table.
-        branching: Whether to draft a tree. False: draft the chain of the most likely children, for engines that can
-            verify only chains. (The most likely path of a tree with as many rows would be shorter.)
+        branching: Whether to draft a tree. False: draft the chain of the most likely children, for
+            engines that can verify only chains. (A tree with the same number of rows contains only
+            shorter paths.)
 
     Raises:
         ValueError: A parameter is out of range.

@@ -90,7 +90,7 @@ def use_huge_pages() -> None:
 
 
 def _large_blocks() -> Iterator[tuple[int, int]]:
-    """Yield address and size of the complete huge pages in each memory block that belongs to no file."""
+    """Yield, for each memory block that belongs to no file, the address and the size of its complete huge pages."""
     for found in ANONYMOUS.finditer(Path("/proc/self/maps").read_text(encoding="ascii", errors="replace")):
         first, end = (int(each, 16) for each in found.groups())
         start = -(-first // HUGE_PAGE) * HUGE_PAGE

@@ -92,7 +92,7 @@ def keep_rows(cache: Cache, kept: Sequence[int], *, length: int, fed: int) -> No
 
 
 def recording_layers(cache: Cache) -> list[Any]:
-    """Return the layers that can record overwritten tokens. The record allows to remove a draft's rows again."""
+    """Return the layers that can record overwritten tokens. With this record, a draft's rows can be removed again."""
     return [layer for layer in cache.layers if type(layer) is DynamicSlidingWindowLayer]
 
 

@@ -379,7 +379,7 @@ def _load_mtp(model: PreTrainedModel) -> tuple[DraftHead | None, str]:
 
 
 def _shared(shared: Tensor, own: Tensor | None) -> Tensor:
-    """Return the weights ``own`` of a head; to save memory, the model's weights if ``own`` is equal to them or None."""
+    """Return the head's weights ``own``; if they are missing or equal ``shared``, return ``shared`` to save memory."""
     if own is None or (own.shape == shared.shape and torch.equal(own.to(shared), shared)):
         return shared
     return own
