@@ -93,7 +93,7 @@ class Answer:
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the answer is a refusal, that is, says that the passages do not answer the question."""
+        """Whether the answer says that the passages do not answer the question (a refusal)."""
         return not self.ended_in_thinking and is_refusal(self.text)
 
     @property

@@ -114,7 +114,11 @@ def repeats_question(line: str, question: str) -> bool:
 
 
 def column_stems(question: str) -> set[str]:
-    """Return word stems by which to find the column with the answer: of the question, and of "owner" for "who", etc."""
+    """Return the stems of words that may be in the name of the column with the answer.
+
+    These are the words of the question, and further words for some of them, such as "owner" for
+    "who".
+    """
     names = (names for pattern, names in _COLUMNS if re.search(pattern, question, re.IGNORECASE))
     return content_stems(" ".join([question, *names]))
 

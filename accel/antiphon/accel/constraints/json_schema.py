@@ -116,7 +116,7 @@ def _with_named_keys(schema: Schema) -> dict[str, Any]:
 
 
 def _simplify_text(schema: dict[str, Any], removed: list[str]) -> None:
-    """Remove or widen patterns of texts and of property names that the grammar cannot express."""
+    """Remove or widen the patterns (of texts and of property names) that the grammar cannot express."""
     form, pattern = schema.get("format"), schema.get("pattern")
     if isinstance(form, str) and form in _CALENDAR and pattern is None:
         del schema["format"]

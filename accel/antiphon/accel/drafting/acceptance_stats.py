@@ -31,7 +31,7 @@ class AcceptanceStats:
     def budget(self, drafter: Drafter) -> AdaptiveBudget:
         """Return an adaptive budget for one request.
 
-        Drafters share statistics if they have the same class and parts of the same classes.
+        Drafters share statistics if they have the same class and are composed of the same classes.
         """
         kind = type(drafter), getattr(drafter, "parts", ())
         preferred = self.preferred.setdefault(kind, PreferredRows(MAX_ROWS))

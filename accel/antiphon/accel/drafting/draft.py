@@ -282,7 +282,7 @@ def _most_likely(draft: Draft, rows: int, depth: int) -> list[int]:
 
 
 def _trim_with_probes(draft: Draft, rows: int, depth: int, probe_depth: int) -> list[int] | None:
-    """Return the rows that `trim` keeps of a draft with probes, ascending; None if the probes do not fit."""
+    """Return, ascending, the rows that `trim` keeps of a draft with probes; None if the probes do not fit."""
     probes, depths = draft.probes_below, draft.depths
     kept = list(probes.get(ROOT, ()))
     for row in _most_likely(draft, rows, depth):

@@ -40,7 +40,7 @@ class CitedAnswer:
 class CitationHandler(BaseCallbackHandler):
     """Cites the answers of one call of a chain, an agent or a graph.
 
-    Create one for each call, pass it with
+    Create a handler for each call, pass it with
     ``chain.invoke(question, config={"callbacks": [handler]})``, and read its citations after the
     call or after the end of the stream. Documents can be cited if a retriever returned them in this
     call, or if a message carries them as a tool's artifact. The prompt of the answer must contain

@@ -51,7 +51,7 @@ class StepTimes:
     def row_seconds(self) -> float:
         """Return the seconds that one more row adds.
 
-        Before the first measurement, this is a fraction of the time of a step of one row.
+        Before the first measurement, the result is a fraction of the time of a step of one row.
         """
         return self._line()[1]
 

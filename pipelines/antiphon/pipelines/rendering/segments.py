@@ -189,7 +189,7 @@ def cost_line(usage: Usage, steps: Summary, finish_reason: str) -> str:
     """Return one line with the generated tokens of an answer and the speed of decoding, without the prefill.
 
     Args:
-        finish_reason: "length" adds that the answer is truncated.
+        finish_reason: If it is "length", the line says that the answer is truncated.
     """
     speed = f", {steps.tokens_per_second:.0f} tokens/s" if steps.decoded_tokens else ""
     gain = f", {steps.speedup:.1f}x as fast as without drafts" if steps.speedup else ""

@@ -111,8 +111,8 @@ class Service:
             collection: the collection to answer from, if it is not in the name.
 
         Raises:
-            ApiError: 404, there is no such model or the request may not use it (the message is the same, and lists
-                the models that it may use).
+            ApiError: 404, there is no such model or the request may not use it. In both cases the
+                message is the same, and lists the models that the request may use.
         """
         readable = self.readable_models(access)
         full = f"{name}+{collection}" if collection is not None and not name.endswith(f"+{collection}") else name

@@ -85,7 +85,7 @@ def _columns(cell: Line, spans: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def _text(table: Table) -> str:
-    """Return a table in Markdown; its first row is the header if it has no numbers."""
+    """Return a table in Markdown. If the first row has no numbers, it is the header."""
     lines = [table_row(row) for row in table]
     if not any(map(is_number, table[0])):
         lines.insert(1, "|" + " --- |" * len(table[0]))

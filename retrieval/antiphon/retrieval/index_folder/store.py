@@ -60,7 +60,8 @@ class StoredIndex:
     Attributes:
         vectors: The vectors, of shape (passages, dim); row ``i`` belongs to passage ``i``. The type
             is float32 if search is exact, else float16. A large array is memory-mapped.
-        token_counts: For each token id, the number of passages with it; None without tokens.
+        token_counts: For each token id, the number of passages that contain it; None if the index
+            has no token counts.
         description: How the vectors are searched.
         files: The subfolder of this generation.
     """

@@ -85,7 +85,8 @@ class DraftHead(Protocol):
         max_depth: Maximum number of consecutive guesses in a step.
         is_parallel: Whether ``read`` computes the guesses at all depths, so that ``guess`` needs no pass.
         reads_cache: Whether the head attends to the model's keys and values.
-        num_bytes: Size of its weights in bytes, without weights that it shares with the model.
+        num_bytes: Size of the head's weights in bytes, without weights that the head shares with
+            the model.
     """
 
     name: str
@@ -258,7 +259,7 @@ class Head:
                 self._end = start + len(layers[0])
 
     def _guesses(self, tree: Draft, depth: int) -> Draft:
-        """Run the head while that pays; return its chain with the alternatives of each pass."""
+        """Run passes of the head while they are worth their time; return the chain with each pass's alternatives."""
         self._collect()
         stats = self.model.stats
         tokens: list[int] = []

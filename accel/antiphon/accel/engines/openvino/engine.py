@@ -227,7 +227,7 @@ class OpenVINOEngine:
         return "" if self._gives(head.layers) else f"the hidden states {head.layers}"
 
     def _gives(self, layers: tuple[int, ...]) -> bool:
-        """Return whether the graph returns these hidden states. It can only return those of the last layer."""
+        """Return whether the graph returns these hidden states. It can only return the last layer's hidden states."""
         return self.graph.hidden_size > 0 and layers == (-1,)
 
     def cache_of(self, sequence: CachedSequence) -> None:

@@ -186,7 +186,7 @@ class PassLogits:
         self._exact: NDArray[np.float32] | None = None
 
     def known(self) -> ApproximateLogits | NDArray[np.float32]:
-        """Return approximate logits; exact logits if known, or if there are too many candidates."""
+        """Return approximate logits, or exact logits if they are known or if there are too many candidates."""
         with self._lock:
             if self._exact is None and self.lm_head.is_vague:
                 self._exact = self.lm_head.exact_logits(self.hidden)

@@ -210,7 +210,7 @@ class PagedSequence:
         return sum(pending + len(path) for path in _paths_to_leaves(draft)) if draft else 2
 
     def _trim_to_states(self, draft: Draft, rows: int, depth: int) -> Draft:
-        """Trim a draft so that its states fit into the sequence's equal share of state blocks."""
+        """Trim a draft so that its states fit into the sequence's share of the state blocks. All shares are equal."""
         fitted, states = trim(draft, rows, depth), self._memory.states
         if states is None:
             return fitted
