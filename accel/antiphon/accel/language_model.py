@@ -56,9 +56,9 @@ class LanguageModel:
             ``recycling_table``. A table: use this table. False: use no table.
         memory: Maximum size of the KV cache on OpenVINO, in bytes; None: a quarter of the free memory, at most 1 GiB.
         report: Called with the progress of a conversion to OpenVINO, at a model's first start.
-        head: The model's trained draft head, whose guesses the default drafter adds: "auto" for the MTP layers of its
-            checkpoint; a folder or hub name of an EAGLE-3 head in the format of speculators, a Gemma 4 assistant or a
-            DFlash model; None for none.
+        head: The model's trained draft head. The default drafter adds the head's guesses. "auto":
+            the MTP layers of the checkpoint. A folder or hub name: an EAGLE-3 head in the format of
+            speculators, a Gemma 4 assistant or a DFlash model. None: no head.
         **options: The fields of `DecodingOptions`: drafter, num_draft_tokens, compiled, cost, engine,
             reproducible, weights.
     """

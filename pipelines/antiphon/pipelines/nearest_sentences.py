@@ -1,4 +1,4 @@
-"""Finds the line of each passage that shares most words with the question; shown with a refusal."""
+"""Finds, in each passage, the line that shares most words with the question. A refusal shows these lines."""
 
 from __future__ import annotations
 

@@ -30,7 +30,9 @@ def passage_references(passages: Sequence[Passage]) -> list[str]:
 def answer_references(
     answers: Sequence[str], prompt: PromptInput, tokenizer: PreTrainedTokenizerBase | None
 ) -> list[str]:
-    """Return earlier answers as continuations of a prompt: its last tokens, the answer, the end-of-sequence token.
+    """Return earlier answers as continuations of a prompt.
+
+    A reference consists of the prompt's last tokens, the answer and the end-of-sequence token.
 
     Put these references after the passages: if two references match equally well, drafters prefer
     the earlier one.

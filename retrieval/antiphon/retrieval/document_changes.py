@@ -80,7 +80,7 @@ def plan_change(
 
 
 def _distinct(document: Document, taken: Collection[str]) -> Document:
-    """Return the document; if its source is taken, its file's absolute path becomes its source."""
+    """Return the document. If another document has the same source, the file's absolute path becomes the source."""
     if document.file is None or document.source not in taken:
         return document
     return replace(document, source=_absolute(document.source, document.file))

@@ -142,8 +142,8 @@ def refresh_index(
 
     Files are searched below the paths that were indexed; the index stores these paths, so the
     working directory does not matter. Symbolic links are followed if they were followed before.
-    Files with an unchanged size and time are not read. Uploaded documents are not changed. Neither
-    are documents without a stored file, which an older version has indexed.
+    Files with an unchanged size and time are not read. Uploaded documents are not changed.
+    Documents that an older version has indexed, without storing their file, are not changed either.
 
     Args:
         location: The index folder, or the address of a table of PostgreSQL.
@@ -191,7 +191,7 @@ def _index(
     report: Progress,
     start: float,
 ) -> IndexReport:
-    """Read documents, and write them to an index unless the index would not change."""
+    """Read documents. Write them to an index if this changes the index."""
     limit = _limit(max_tokens, model)
     with target.opened(model) as before:
         loaded, change = read(before)

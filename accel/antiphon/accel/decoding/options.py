@@ -40,17 +40,19 @@ class DecodingOptions:
             measured cost of forward passes and the acceptance rate so far. For each model,
             measuring takes a few seconds, and computing the bigrams (`ModelEngine.bigrams`) about
             three more. Both results are stored in the user's cache.
-        compiled: Whether to use compiled steps, which have fixed shapes and fixed memory. None: on a GPU, as CUDA
-            graphs, if a trial shows that they are faster; False: never; True: on any device, by `torch.compile`.
+        compiled: Whether to use compiled steps, which have fixed shapes and fixed memory. None:
+            they are used on a GPU, as CUDA graphs, if a trial shows that they are faster. False:
+            never. True: on any device, by `torch.compile`.
         cost: Cost of forward passes to assume. If given, costs are neither measured nor corrected, and acceptance
             rates are learned for each request separately. None: measured.
         engine: "torch", "openvino", or "auto": the faster of the two if they agree
             (`antiphon.accel.engines.selection.select_engine`). Torch also runs requests that need a feature
             which only torch has: left padding, the caller's own KV cache, ``reproducible``, compiled steps, BiTA.
-        reproducible: In half precision, rounding decides between two equally likely tokens. Drafts, other requests
-            and the clock can change which of the two is emitted. True prevents this, so a repeated request gives the
-            same text. Torch then decodes each request alone, every forward pass after the prefill has 40 rows (at
-            most 39 draft tokens), and the attention of each row is computed separately, which costs time.
+        reproducible: In half precision, rounding decides between two equally likely tokens. Drafts,
+            other requests and the clock can change which of the two is emitted. True prevents this,
+            so a repeated request gives the same text. Torch then decodes each request alone. Every
+            forward pass after the prefill has 40 rows (at most 39 draft tokens). The attention of
+            each row is computed separately, which costs time.
         weights: "int8" or "int4" (extra `int8`): OpenVINO runs a model with weights of 8 or 4 bits.
             Such a model writes other texts than the loaded weights; drafts do not change these
             texts. Requests that need a feature of torch are refused. None: the loaded weights.

@@ -101,7 +101,7 @@ class Scheduler:
         return [cast(Step | BaseException, step.result) for step in steps]
 
     def leave(self, request: Request) -> None:
-        """Remove a request that has ended or is no longer read. The KV cache's owner frees it."""
+        """Remove a request that has ended or is no longer read. The owner of the KV cache frees the cache."""
         self._running.pop(request, None)
 
     def after_forward(self, request: Request, release: Callable[[], object]) -> None:
@@ -415,7 +415,7 @@ class EngineThread(Thread):
         _threads.add(self)
 
     def run(self) -> None:
-        """Serve the scheduler."""
+        """Compute the steps in the inbox until it contains None."""
         while (step := self.inbox.get()) is not None:
             if (scheduler := self._scheduler()) is not None:
                 scheduler.serve(step)

@@ -118,7 +118,7 @@ def _after_space(text: str, start: int) -> int:
 
 
 def _after_opening(text: str, start: int) -> int:
-    """Return the position after the opening marks, before marks that are part of a call."""
+    """Return the position after the opening marks. Marks that are part of a call are not skipped."""
     while (found := OPENING.match(text, start)) and not found[0].startswith("<function="):
         if found[0].endswith("to=functions."):
             return found.end() - len("to=functions.")

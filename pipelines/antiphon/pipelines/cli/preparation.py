@@ -114,7 +114,10 @@ def check_model(name: str, **options: Any) -> None:
 
 
 def _open_cached(opened: Future[LanguageModel | None], name: str, options: dict[str, Any]) -> None:
-    """Open a model from the cache while an index is read; None as a result: the model must be loaded or converted."""
+    """Open a model from the cache while an index is read.
+
+    The result is None if the model must be loaded or converted.
+    """
     try:
         from antiphon.accel.language_model import LanguageModel
         from antiphon.accel.stored_model import refuse_conversion

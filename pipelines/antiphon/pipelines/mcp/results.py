@@ -45,7 +45,7 @@ class Quote(Result):
 
 
 class CitedSpan(Quote):
-    """A span of an answer that is quoted verbatim from a passage, or a number in brackets that names one."""
+    """A span of an answer that is quoted verbatim from a passage, or a number in brackets that names a passage."""
 
     start: int = Field(description="First character of the span in the answer.")
     end: int = Field(description="End of the span in the answer.")

@@ -23,7 +23,7 @@ class HubModel(NamedTuple):
     Attributes:
         billions: Parameters in billions.
         read: Billions of parameters that a forward pass of one token reads. All other parameters
-            are in tables, of which it reads only single rows.
+            are in tables, from which the forward pass reads only single rows.
         has_openvino: Whether the OpenVINO engine supports the model's layers. The engine does not
             support recurrent or convolutional state, nor rotary frequencies that depend on the
             length of the text.

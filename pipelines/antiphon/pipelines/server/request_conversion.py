@@ -37,7 +37,8 @@ def chat_prompt(
     """Return the conversation of a chat request, the tools that may be called, and the schema of the answer.
 
     The tools are returned as the schemas of their arguments, by name. If the model must call a
-    tool, the answer in the conversation already begins with the beginning of the call.
+    tool, the conversation already contains the beginning of the call, as the beginning of the
+    answer.
 
     Raises:
         ApiError: a part of a message is not text, or two fields contradict each other.

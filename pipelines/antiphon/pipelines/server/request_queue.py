@@ -35,8 +35,8 @@ class Started:
     Attributes:
         on_end: called once when decoding ends, even by an error or a cancellation.
         span: the span of the generation; both end together.
-        quote: future of the best quote of the passages, for which another thread searches; None:
-            there is no search.
+        quote: future of the best quote of the passages. Another thread searches for the quote.
+            None: there is no search.
     """
 
     stream: Stream | QuotedStream

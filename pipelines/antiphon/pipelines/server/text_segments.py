@@ -90,7 +90,7 @@ class SegmentTracker:
         return segment if source is None else segment | source
 
     def _find_source(self, start: int, end: int) -> dict[str, Any] | None:
-        """Return the passage that contains the segment and matches most of the text before it, with offsets."""
+        """Return the passage that contains the segment together with the longest text before it, and offsets in it."""
         with_context = _plain(self._text[max(start - MAX_CONTEXT, 0) : end])
         segment = _plain(self._text[start:end])
         best: tuple[int, int, int] | None = None

@@ -30,8 +30,8 @@ class RayEmbedder:
     """An embedder that distributes documents over the workers of a Ray cluster.
 
     Questions, and fewer than two batches of documents, are embedded in this process. The vectors
-    and the fingerprint are the same as without Ray, so an index made with one of the two embedders
-    can be searched with the other. If ``ray.init`` has already connected the process to a cluster,
+    and the fingerprint are the same as without Ray, so an index made with Ray can be searched
+    without Ray, and vice versa. If ``ray.init`` has already connected the process to a cluster,
     that cluster is used. All machines of the cluster need Antiphon and the model.
 
     Args:

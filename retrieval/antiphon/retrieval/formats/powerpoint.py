@@ -97,8 +97,8 @@ def _shapes(shapes: Any) -> Iterator[Any]:
 def _ordered(shapes: Sequence[Any]) -> list[Any]:
     """Return shapes in reading order (recursive X-Y cut, Nagy and Seth 1984).
 
-    Shapes in several columns are cut between columns, other shapes between rows. Rows with the same
-    columns stay together.
+    Shapes that form columns are divided between the columns, all other shapes between rows. Rows
+    with the same columns stay together.
     """
     parts = _cut(shapes, "left", "width")
     if len(parts) == 1:

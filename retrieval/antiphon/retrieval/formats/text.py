@@ -93,7 +93,7 @@ def without_controls(text: str) -> str:
 
 
 def without_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """Remove spans from a text. With a whole paragraph, the empty lines below it are removed.
+    """Remove spans from a text. If a span is a whole paragraph, the empty lines below it are removed, too.
 
     Args:
         spans: The start and the end of each span; they may overlap.

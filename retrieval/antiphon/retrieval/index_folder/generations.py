@@ -157,7 +157,7 @@ def _last_number(folder: Path) -> int:
 
 
 def _remove_stale(folder: Path) -> None:
-    """Remove the files of killed writers, and all but the current and the previous generation."""
+    """Remove the files of killed writers, and all generations except the current and the previous one."""
     generations = sorted(path for path in folder.iterdir() if GENERATION.fullmatch(path.name))
     current, _ = index_version(folder)
     names = [path.name for path in generations]

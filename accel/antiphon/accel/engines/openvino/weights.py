@@ -97,7 +97,7 @@ def _weight_inputs(graph: openvino.Model) -> list[Any]:
 
 
 def shared_constant(array: NDArray[Any], kind: str, name: str = "") -> Any:
-    """Make a constant that shares the memory of an array, and return its output in float32.
+    """Make a constant that shares the memory of an array; return the constant's output, converted to float32.
 
     Args:
         array: The values; 16-bit values are stored as their bits, in uint16. The array must outlive the graph and its

@@ -307,7 +307,8 @@ def _padded(measured: Mapping[int, float]) -> dict[int, float]:
 def check_graphs(make: Callable[[], TorchSequence], steps: CompiledSteps) -> str:
     """Return why CUDA graphs are not used on this device; an empty string if they are used.
 
-    They are used if a trial with a short prompt is faster, and gives the logits of plain passes.
+    They are used if a trial with a short prompt is faster than plain passes, and gives the same
+    logits.
     """
     prompt, draft = list(range(1, 17)), chain(list(range(1, 8)))
     plain, compiled = make(), CompiledSequence(make(), steps, compiles=False)
