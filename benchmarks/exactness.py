@@ -177,8 +177,8 @@ def measure_exactness(
         cases: Prompts and references.
         max_new_tokens: Maximum number of new tokens per output.
         num_draft_tokens: Maximum number of draft tokens per step.
-        reproducible: Whether to measure reproducible mode too. It is never measured in float32, where it changes
-            nothing, nor on other engines than torch.
+        reproducible: Whether to measure reproducible mode too. It is measured only on torch, and not in
+            float32, because it changes nothing there.
         engine: Engine that decodes.
         report: Called with stage, done and total.
 

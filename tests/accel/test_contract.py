@@ -111,14 +111,14 @@ def is_usual(name: str, family: str, mode: str = "greedy") -> bool:
 
 
 def cells_with_modes() -> Iterator[Any]:
-    """Yield every cell with every mode; `make test-exhaustive` runs those that `make test` leaves out."""
+    """Yield every cell with every mode; unusual cells are marked for `make test-exhaustive`."""
     for (name, engine), family, mode in product(CELLS, FAMILIES, MODES):
         marks = [] if is_usual(name, family, mode) else [pytest.mark.exhaustive]
         yield pytest.param(name, family, mode, engine, marks=marks)
 
 
 def cells() -> Iterator[Any]:
-    """Yield every cell; `make test-exhaustive` runs those that `make test` leaves out."""
+    """Yield every cell; unusual cells are marked for `make test-exhaustive`."""
     for (name, engine), family in product(CELLS, FAMILIES):
         marks = [] if is_usual(name, family) else [pytest.mark.exhaustive]
         yield pytest.param(name, family, engine, marks=marks)

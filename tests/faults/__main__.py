@@ -1,6 +1,6 @@
 """Record which tests detect each fault: `python -m tests.faults`, or `make faults`.
 
-A fault that the table has already is left out, so an interrupted run goes on where it ended.
+Faults that are already in the table are skipped, so an interrupted run can be continued.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Runs tests with one fault applied, in a process of their own, and says which of them fail."""
+"""Runs tests in a separate process with one fault applied, and reports which tests fail."""
 
 import json
 import multiprocessing
@@ -31,7 +31,7 @@ LIBRARIES = (
     *("fastapi", "uvicorn", "starlette.testclient", "httpx", "mcp.server", "openai", "typer"),
     *("langchain_core.vectorstores", "langchain_core.language_models", "llama_index.core", "hypothesis.strategies"),
 )
-"""What the process imports from which the runs are forked; nothing of Antiphon, whose source the faults change."""
+"""Modules imported before the runs are forked; none of Antiphon, because the faults change its source."""
 
 
 class FailedTests:

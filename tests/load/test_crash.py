@@ -38,7 +38,7 @@ def ask(url: str, ended: Event) -> tuple[int, int]:
 
 
 def upload(url: str, ended: Event) -> set[str]:
-    """Upload small files until the event is set; return the names of those that the server has confirmed."""
+    """Upload small files until the event is set; return the names of files that the server has confirmed."""
     confirmed: set[str] = set()
     while not ended.is_set():
         name = f"upload {len(confirmed)}.txt"

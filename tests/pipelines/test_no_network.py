@@ -34,7 +34,7 @@ print(AntiphonQueryEngine(Rag(Retriever.open("index"))).query({QUESTION!r}))
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, reader_folder: Path) -> Path:
-    """A folder of documents with an index, and a home folder of its own."""
+    """A folder of documents with an index and a separate home folder."""
     folder = tmp_path_factory.mktemp("no-network")
     (folder / "home").mkdir()
     (folder / "documents").mkdir()
@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, reader_folder: Path) -> Pat
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return an environment that forbids the network; models that are converted already stay where they are."""
+    """Return an environment that forbids the network; already converted models stay in their folder."""
     kept = {name: value for name, value in os.environ.items() if name not in OPT_OUTS}
     paths = [str(FORBID), *sys.path]
     return kept | {

@@ -1,4 +1,4 @@
-"""Documents are read as people see them, and what is left out is reported by name."""
+"""Documents are read as people see them, and left-out parts are reported by name."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""The index in PostgreSQL: indexing again, several writers, errors of the server, and what a client may do."""
+"""The index in PostgreSQL: indexing again, several writers, errors of the server, and rights of clients."""
 
 import sys
 import time
@@ -34,7 +34,7 @@ QUERY = EMBEDDER.embed_queries(["owl number 7"])[0]
 
 
 class Counting(HashEmbedder):
-    """Records the texts that it embeds; stops at one that it is told."""
+    """Records the texts that it embeds; stops at a given text."""
 
     def __init__(self, stop_at: str = "") -> None:
         super().__init__(16)

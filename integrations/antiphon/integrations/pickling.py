@@ -15,8 +15,8 @@ from pydantic import BaseModel
 class SharedPart:
     """Base class for an object with a part, such as a model, that pickle may be unable to store.
 
-    Pickling the object then raises an error; deep copies share the part. In the list of base
-    classes, put this class before the framework's.
+    If pickle cannot store the part, pickling the object raises an error. Deep copies share the
+    part. In the list of base classes, put this class before the framework's.
     """
 
     shared_part: ClassVar[str]

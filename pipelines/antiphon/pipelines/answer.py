@@ -37,7 +37,8 @@ ENDED_IN_THINKING = (
 class Answer:
     """The answer to a question.
 
-    A notebook and ``rich.print(answer)`` show it with each citation in the colour of its passage.
+    A notebook and ``rich.print(answer)`` show the answer with each citation in the colour of its
+    passage.
 
     Attributes:
         text: the answer, without markers of passages that do not exist.

@@ -77,7 +77,7 @@ class PromptBuilder:
         )
 
     def build_joined(self, passages: Sequence[Passage]) -> FittedPrompt | None:
-        """Return the prompt with all these passages, or None if it does not fit."""
+        """Return the prompt with all these passages, or None if the prompt does not fit."""
         prompt = self.prompt(tuple(passages))
         tokenized = self._tokenize(prompt)
         return FittedPrompt(tuple(passages), prompt, tokenized) if self._fits(tokenized.count) else None

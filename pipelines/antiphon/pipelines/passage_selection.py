@@ -89,7 +89,7 @@ def select_lines(
     best = relevance[ranked[0]]
     if best + known_share(question.complete, passages) < min_score:
         return (passages[ranked[0].number - 1],), ()
-    # 3. Take the best lines, each with the block that it introduces, as far as they fit.
+    # 3. Take the best lines, each with the block that it introduces, while they fit.
     selected, count, used = dict[str, Quote](), 0, 0
     asked = content_stems(question.complete)
     for quote in takewhile(lambda quote: relevance[quote] >= best - _MAX_GAP, ranked):

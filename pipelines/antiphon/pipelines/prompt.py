@@ -64,7 +64,7 @@ PromptFormat = Callable[[str, Sequence[Passage]], Prompt]
 
 
 def prompt_format(language_model: TextModel) -> PromptFormat:
-    """Return the prompt format named in a model's configuration, else a default chosen by its chat template and size.
+    """Return the prompt format named in a model's configuration; else a default for the model's template and size.
 
     Raises:
         ValueError: the configuration names an unknown format.

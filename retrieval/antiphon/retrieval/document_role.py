@@ -70,7 +70,8 @@ def exact_tokens_first(question: str, ranked: Sequence[Passage]) -> list[Passage
     """Sort passages by how many exact tokens of the question they contain.
 
     Exact tokens are versions, options and names in code. A token in the text counts twice as much
-    as a token only in the headings or the file's name. Passages with equal counts keep their order.
+    as a token that is only in the headings or in the file's name. Passages with equal counts keep
+    their order.
 
     Args:
         ranked: The passages, best first.

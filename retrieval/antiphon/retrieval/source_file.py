@@ -39,7 +39,7 @@ class SourceFile:
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> SourceFile | None:
-        """Return the file in a passage's metadata; None without one, as for uploaded documents."""
+        """Return the file in a passage's metadata; None if there is no file, as for uploaded documents."""
         try:
             return cls(**metadata[SOURCE_FILE])
         except (KeyError, TypeError):

@@ -89,7 +89,7 @@ def test_a_backup_during_changes_has_each_upload_in_both_places_or_in_none(
 
 
 def change_documents(client: TestClient) -> None:
-    """Upload documents, and remove every second one again; a client that is told to try again does so."""
+    """Upload documents and remove every second document again; repeat requests while the server is busy."""
     for number in range(12):
         name, text = f"{number}.txt", f"Visit {number}.".encode()
         until_done(partial(client.post, "/documents", files={"file": (name, text)}))

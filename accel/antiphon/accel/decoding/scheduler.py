@@ -243,7 +243,7 @@ class Scheduler:
         return [step for step, end in zip(prompts, ends, strict=True) if step is prompts[0] or end <= limit]
 
     def _wait_for_joining(self, oldest: Request) -> None:
-        """Wait for requests whose next step probably comes soon, because a shared forward pass costs less than two."""
+        """Wait for requests whose next step probably comes soon, because a shared pass saves time."""
         cost = self.engine.batch_cost
         window = 0.0 if cost is None else JOIN_WINDOW * cost.seconds(oldest.sequence.length, 1)[0]
         until = perf_counter() + window
@@ -254,7 +254,7 @@ class Scheduler:
                 return
 
     def _missing(self, window: float, thread: int) -> list[Request]:
-        """Return the unqueued requests of other threads whose last pause was shorter than ``window`` seconds."""
+        """Return the requests of other threads that are not queued and whose last pause was shorter than ``window``."""
         queued = {step.request for step in self._queue}
         others = [request for request in list(self._running) if request.thread != thread and request not in queued]
         return [request for request in others if request.idle_seconds < window]

@@ -1,7 +1,7 @@
 """Cost model: seconds of a forward pass by its rows and its context, measured once and corrected by later steps.
 
-`StepCost` holds the measured curve. `CostModel` applies corrections to it that this process has
-learned. This module knows neither drafts nor how costs are measured.
+`StepCost` holds the measured curve. `CostModel` corrects this curve by factors that this process
+has learned. This module knows neither drafts nor how costs are measured.
 """
 
 from __future__ import annotations

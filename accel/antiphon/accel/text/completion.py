@@ -154,7 +154,7 @@ class Stream(TextStream):
 
     The model's thinking is not part of the text. Stop strings are only searched in the answer.
 
-    Forward passes run only while the caller waits for a piece. None run after the stream is closed
+    Forward passes run only while the caller waits for a piece, and never after the stream is closed
     or dropped. Another thread may close the stream; a forward pass in progress is then finished
     first. Errors are raised when the next piece is read.
 

@@ -13,7 +13,7 @@ from antiphon.pipelines import Rag, Searcher
 def rag_of(
     retriever: Rag | AntiphonRetriever | Searcher, llm: AntiphonLLM | TextModel | str | None
 ) -> tuple[Rag, dict[str, Any]]:
-    """Return a `Rag` with a retriever and an LLM, and their fields that are options of `Rag.ask`.
+    """Return a `Rag` with a retriever and an LLM, and the fields of both that are options of `Rag.ask`.
 
     Args:
         retriever: a retriever, or a `Rag`.

@@ -49,7 +49,7 @@ def _with_prepare_step(propose: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_first_rank() -> bool:
-    """Return whether this process is the first tensor-parallel rank; vLLM ignores the drafts of the others."""
+    """Return whether this process is the first tensor-parallel rank; vLLM ignores the drafts of other ranks."""
     try:
         return bool(resolve_name(RANK)() == 0)
     except (ImportError, AttributeError, AssertionError):

@@ -47,7 +47,7 @@ _REPLACEMENTS: tuple[tuple[re.Pattern[str], _Replacement], ...] = (
     (re.compile(r"^[ \t]*(?:`{3,}|~{3,}|:{3,})[ \t]*[\w{}.:+-]*[ \t]*$\n?", re.MULTILINE), ""),
     (re.compile(r"^[ \t]*(?:\.\. _[^\n]*:|\([\w-]+\)=)[ \t]*$\n?", re.MULTILINE), ""),
     (re.compile(r"<!--.*?-->", re.DOTALL), ""),
-    # Underlines of headings and horizontal rules: on a line of their own, or after text.
+    # Underlines of headings and horizontal rules: on a separate line, or after text.
     (re.compile(rf"^[ \t]*{_RULE}[ \t]*$\n?", re.MULTILINE), ""),
     (re.compile(rf"(?<=\S)[ \t]{_RULE}(?=\s|$)"), ""),
     (re.compile(r"^[ \t]*#{2,6}[ \t]+", re.MULTILINE), ""),

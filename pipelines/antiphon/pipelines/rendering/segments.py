@@ -40,7 +40,7 @@ class DecodingStep:
 
     Attributes:
         step: the number of the forward pass; 1 is the prefill.
-        tokens: the number of tokens, including those without text.
+        tokens: the number of tokens, including tokens without text.
         drafted: the text of the accepted draft tokens.
         own: the text of the model's own token after the accepted draft tokens; empty if the text
             ended before it.

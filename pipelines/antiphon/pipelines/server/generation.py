@@ -94,7 +94,7 @@ class RequestStarter:
         operation = "chat" if isinstance(prompt, Conversation) else "text_completion"
         span = start_generation(operation, served.model_id, model.name, plan.parameters)
         try:
-            # A remote server has prefix caches and statistics of its own.
+            # A remote server has its own prefix caches and statistics.
             is_local = not isinstance(model, RemoteLanguageModel)
             own: dict[str, Any] = {"prefix": prefix, "recycling": tenant.table} if is_local else {}
             stream: Any = plan.start(model, **own)

@@ -103,7 +103,7 @@ def make_server(app: FastAPI, host: str, port: int, *, drain_seconds: int, drain
 
 
 class DrainingServer(uvicorn.Server):
-    """A uvicorn server that, before it closes, answers 503 at /ready and sends an error to unfinished requests."""
+    """A uvicorn server. Before it closes, it answers 503 at /ready, and sends an error to unfinished requests."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, drain_seconds: float, drain_delay: float) -> None:
         super().__init__(config)

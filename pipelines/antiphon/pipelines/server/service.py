@@ -96,7 +96,7 @@ class Service:
         return found
 
     def readable_models(self, access: Access) -> Mapping[str, ServedModel]:
-        """Return the models that a request may use: the language model, and the models of collections it may read."""
+        """Return the models that a request may use: the language model, and models of collections it may read."""
         return {
             name: each
             for name, each in self.models.items()
@@ -188,7 +188,7 @@ def make_service(
         collections: documents with their pipelines, each served as ``name+collection``.
         keys: the accepted API keys; None: the keys in the settings, with every right.
     """
-    # A model with a prompt format of its own answers from documents alone.
+    # A model with its own prompt format answers from documents alone.
     models = {name: ServedModel(name, language_model)} if language_model.prompt_format is None else {}
     by_name = {each.name: each for each in collections}
     for each in by_name.values():

@@ -51,10 +51,10 @@ class SegmentTracker:
         """Return the segments of new text.
 
         Returns:
-            For each segment ``text``, ``step`` and ``drafted``; if a passage contains it, also
-            ``passage`` (from 1) and the characters ``start`` to ``end`` of that passage. Segments
-            of the response prefix have the step None and the field ``quoted``; for a quote with
-            markup, ``display`` is the quote without markup.
+            For each segment, ``text``, ``step`` and ``drafted``; if a passage contains the segment,
+            also ``passage`` (from 1) and the characters ``start`` to ``end`` of that passage.
+            Segments of the response prefix have the step None and the field ``quoted``; for a quote
+            with markup, ``display`` is the quote without markup.
         """
         begin = len(self._text)
         self._text += text

@@ -28,7 +28,7 @@ OWN_CODE = (
     "with vLLM, Text Embeddings Inference or another program with OpenAI's protocol, and give its address "
     "(http://HOST:PORT/v1#MODEL)."
 )
-"""The error message for a model that needs Python code of its own."""
+"""The error message for a model that needs its own Python code."""
 
 
 def load_model(kind: str, source: str, load: Callable[[bool], Model], *, is_cached: bool) -> Model:

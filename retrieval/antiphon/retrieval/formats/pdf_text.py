@@ -147,7 +147,8 @@ def _without_header(parts: Sequence[str], page: str) -> str:
 def _without_notes(lines: Sequence[Line]) -> Sequence[Line]:
     """Return the lines of a page without its footnotes.
 
-    Footnotes are the lines in smaller letters at the end, from the first line with a mark on.
+    Footnotes are the lines in smaller letters at the end. The first of them begins with a footnote
+    mark.
     """
     usual = median(line.size for line in lines) if lines else 0.0
     small = len(lines)

@@ -74,7 +74,7 @@ def _add_slide(slide: Any, builder: DocumentBuilder, place: dict[str, str], size
 def _is_beside(shape: Any, size: tuple[int, int]) -> bool:
     """Return whether a shape is outside of its slide.
 
-    The result is False for a shape in a group, and if the place of the shape is not known.
+    The result is False for a shape in a group, or if the place of the shape is not known.
     """
     if shape.element.getparent().tag.endswith("}grpSp") or None in (shape.left, shape.top, shape.width, shape.height):
         return False

@@ -48,7 +48,7 @@ class Bita:
     Level d of the tree contains the best guesses of the d-th mask behind the last accepted row.
     Only the best guess of a level has children: the guesses of the next level. A group of mask
     tokens (probes) follows the root and every row. So one forward pass verifies this draft and
-    produces the next one, whichever row is accepted. With m masks a full draft has 1 + m rows for
+    produces the next draft, whichever row is accepted. With m masks a full draft has 1 + m rows for
     every guess, and m for the root (section 3.3 of the paper, "efficient tree-based decoding"). A
     smaller budget keeps the rows of the highest value. The value of a guess is its chance. The
     value of a mask is a product: the chance that the accepted path ends at the row before the mask,

@@ -12,10 +12,11 @@ from antiphon.accel.drafting.drafters.token_index import TokenIndex
 class Trie:
     """A `Drafter` that drafts all continuations of the longest known suffix of the context as a tree.
 
-    The last ``prefix`` tokens are looked up, then one fewer, down to one; the first lookup with a continuation is
-    used. Rows are sorted by frequency, then by depth, then by first occurrence, so drafts are reproducible. Each
-    reference is a separate text; prompt and answer are one text. Drafts also use the answer so far,
-    as if the trie were rebuilt at every step.
+    The last ``prefix`` tokens are looked up, then one token fewer, and so on, down to the last
+    token alone; the first lookup with a continuation is used. Rows are sorted by frequency, then by
+    depth, then by first occurrence, so drafts are reproducible. Each reference is a separate text;
+    prompt and answer are one text. Drafts also use the answer so far, as if the trie were rebuilt
+    at every step.
 
     Args:
         n: Window size of the paper, in tokens.

@@ -112,7 +112,7 @@ class LMHead:
 
     @property
     def is_vague(self) -> bool:
-        """Whether there are so many candidates that computing all exact logits is faster."""
+        """Whether computing all exact logits is faster, because the candidates are too many."""
         return self._mean_candidates > MAX_CANDIDATES
 
     def as_read(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:

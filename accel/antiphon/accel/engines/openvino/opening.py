@@ -204,7 +204,7 @@ def mapped_weights(places: Places) -> WeightArrays:
 
 
 def _mapped_file(path: Path) -> Callable[[str], tuple[Any, str]]:
-    """Return a function from a name to that tensor of a safetensors file, with OpenVINO's name of the tensor's type."""
+    """Return a function that returns a named tensor of a safetensors file, and OpenVINO's name of its type."""
     raw = safetensors_header(path)
     header, memory = json.loads(raw), np.memmap(path, dtype=np.uint8, mode="r")
 

@@ -25,10 +25,10 @@ STATE_TABLES = (
 """Inputs that describe the paths of a forward pass. All layers with state read them.
 
 ``state_rows``: the rows of all paths, one path after the other. ``state_outputs``: for each row of
-the forward pass, an index in ``state_rows`` where it occurs. The others are inputs of the
-operations, in their order: where each path begins, the blocks of all paths, where the blocks of
-each path begin, the number of tokens before each path, and the interval of each path. A state is
-written after the last row, and after each multiple of the interval (in tokens).
+the forward pass, an index of this row in ``state_rows``. The others are inputs of the operations,
+in their order: where each path begins, the blocks of all paths, where the blocks of each path
+begin, the number of tokens before each path, and the interval of each path. A state is written
+after the last row, and after each multiple of the interval (in tokens).
 """
 
 STATES = "state_cache."

@@ -185,7 +185,9 @@ class TorchHead(DraftHead):
 
 
 class MtpModule:
-    """The MTP layers of a model's own checkpoint. If there is only one, it is applied to its own output repeatedly.
+    """The MTP layers of a model's own checkpoint.
+
+    If there is only one layer, it is applied to its own output repeatedly.
 
     Args:
         model: The model. Its configuration has the number of MTP layers.

@@ -109,7 +109,7 @@ class SlotCache:
         self._occupant: Callable[[], Occupant | None] = lambda: None
 
     def acquire(self, occupant: Occupant) -> bool:
-        """Give the cache to a sequence for its next step; return False if another is in a step."""
+        """Give the cache to a sequence for its next step; return False if another sequence is in a step."""
         with self._lock:
             before = self._occupant()
             if before is not None and before is not occupant:
