@@ -138,7 +138,7 @@ def check_memory(
         device: Requested device; None: a GPU if there is one.
         dtype: Requested precision; "auto": the checkpoint's own, but float32 on a CPU without bfloat16 units.
         engine: "auto", "torch" or "openvino". With "auto", the model only has to fit with one of
-            them.
+            the two engines.
         weights: "int8" or "int4" for compressed weights, or None.
         cache: Requested size of the KV cache in bytes; None: the size for `DEFAULT_CONTEXT` tokens, or for the
             model's context window if it is shorter.

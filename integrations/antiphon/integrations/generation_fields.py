@@ -32,7 +32,7 @@ DESCRIBE_SCHEMA = "describe_schema"
 """The argument of a call that describes its ``json_schema`` to the model."""
 
 NUM_MARKED = "num_marked"
-"""The argument of a call with the number of references, counted from the first, that the answer cites by markers."""
+"""The argument of a call that says how many of the first references the answer can cite by markers."""
 
 MODEL_VARIABLE = "ANTIPHON_MODEL"
 """The environment variable with the default model."""

@@ -59,8 +59,8 @@ class ModelCall:
         assistant_prefix: start of a forced tool call, which the prompt already contains.
         allows_parallel_calls: whether an answer may have several tool calls; if False, only the
             first one is used.
-        num_marked: the number of passages, counted from the first, that the answer can cite by
-            markers such as ``[1]``; 0: no markers.
+        num_marked: the answer can cite the first ``num_marked`` passages by markers such as
+            ``[1]``; 0: no markers.
         context_error: the error class for a prompt that is too long; frameworks have their own.
     """
 

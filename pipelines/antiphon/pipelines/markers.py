@@ -134,8 +134,7 @@ def cite_all(text: str, passages: Sequence[Passage], num_marked: int) -> tuple[C
     Args:
         text: the answer.
         passages: the passages that the answer may cite.
-        num_marked: the number of passages that have a number in the prompt, counted from the first;
-            0: no markers.
+        num_marked: the first ``num_marked`` passages have a number in the prompt; 0: no markers.
     """
     found = cite(text, passages)
     if not num_marked:

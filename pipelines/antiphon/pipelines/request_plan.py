@@ -55,8 +55,8 @@ class RequestPlan:
         references: the references for drafting: spans of the prompt, and texts that the prompt does
             not contain.
         response_prefix: the text that the answer starts with; empty if the model writes the whole answer.
-        num_marked: the number of passages that have a number in the prompt, counted from the first;
-            0: the answer has no `markers`.
+        num_marked: the first ``num_marked`` passages have a number in the prompt; 0: the answer has
+            no `markers`.
         quote: function that returns the best quote of the passages; None: answers of this model have no quote.
         parameters: further parameters of `LanguageModel.stream`.
         prefix: the KV cache that already holds a part of the prompt; None if there is none.

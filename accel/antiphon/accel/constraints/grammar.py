@@ -232,9 +232,9 @@ class _ParserState:
     def _next(self) -> list[int]:
         """Return the next part of a short completion.
 
-        This part is the forced tokens. Without forced tokens, it is a closing character; if none is
-        allowed, another character. Inside a string, this other character is of the class that the
-        string has used least, so that formats such as durations end.
+        If tokens are forced, the part consists of these tokens. Otherwise it is a closing character
+        or, if none is allowed, another character. Inside a string, this other character is of the
+        class that the string has used least, so that formats such as durations end.
         """
         if forced := self._matcher.compute_ff_bytes():
             return list(self._tokens.tokenize_bytes(forced))

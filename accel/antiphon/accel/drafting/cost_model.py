@@ -216,7 +216,7 @@ class CostModel:
 
 
 def _row_range(rows: int) -> int:
-    """Return the index of the range that contains a number of rows: 1 row is range 0, 2 is 1, 3 to 4 is 2, ..."""
+    """Return the index of the range that contains a number of rows: 0 for 1 row, 1 for 2, 2 for 3 to 4, and so on."""
     return (rows - 1).bit_length()
 
 

@@ -18,12 +18,13 @@ from antiphon.retrieval import Passage
 class ContextOverflowLengthError(ContextLengthError, ContextOverflowError):
     """Raised for a prompt that is too long.
 
-    It is also LangChain's own error for this, so LangChain's fallbacks and middleware recognize it.
+    It is derived from LangChain's own error for this case, so LangChain's fallbacks and middleware
+    recognize it.
     """
 
 
 class AntiphonBaseModel(GenerationFields):
-    """A base class, listed before LangChain's, with the model's identity for caches and traces, and token counting."""
+    """A base class that counts tokens, and identifies the model for caches and traces; list it before LangChain's."""
 
     @property
     def _llm_type(self) -> str:

@@ -69,7 +69,7 @@ def annotate(text: str, passages: Sequence[Passage], num_marked: int = 0) -> lis
     """Return LangChain citations for the spans of a text that were copied from passages, and for the text's markers.
 
     Args:
-        num_marked: the number of passages that are numbered in the prompt, counted from the first.
+        num_marked: the first ``num_marked`` passages have a number in the prompt.
     """
     return [
         Citation(

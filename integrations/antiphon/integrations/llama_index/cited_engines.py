@@ -43,8 +43,8 @@ class _Cited:
     """Adds citations to a response.
 
     Attributes:
-        num_marked: the number of source nodes, counted from the first, that the response can cite
-            by markers such as ``[1]``.
+        num_marked: the response can cite the first ``num_marked`` source nodes by markers such as
+            ``[1]``.
     """
 
     num_marked = 0

@@ -80,7 +80,7 @@ def citation_blocks(text: str, passages: Sequence[Passage], num_marked: int = 0)
     """Return citation blocks for the spans of a text that were copied from passages, and for the text's markers.
 
     Args:
-        num_marked: the number of passages that are numbered in the prompt, counted from the first.
+        num_marked: the first ``num_marked`` passages have a number in the prompt.
     """
     return [
         CitationBlock(

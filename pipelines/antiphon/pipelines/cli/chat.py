@@ -49,7 +49,7 @@ def chat(
     weights: FewBits = None,
     sessions: Sessions = None,
 ) -> None:
-    """Hold a conversation: each question is answered from its own passages, after the earlier turns."""
+    """Hold a conversation. Each question is answered from its own passages; the prompt contains the earlier turns."""
     if rewrite and model in (EXTRACTIVE, DEFAULT_MODEL):
         from antiphon.pipelines.question_rewriting import CANNOT_REWRITE
 

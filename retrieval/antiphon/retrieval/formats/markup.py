@@ -179,7 +179,7 @@ def _parser(*, with_inline: bool, is_myst: bool = False) -> MarkdownIt:
 
 
 def _line_starts(text: str) -> list[int]:
-    """Return the start of each line, with lines counted as in markdown-it, and then twice the end of the text."""
+    """Return the start of each line, with lines counted as in markdown-it, and then the end of the text twice."""
     return [0, *(match.end() for match in _LINE_END.finditer(text)), len(text), len(text)]
 
 

@@ -134,7 +134,7 @@ def _key(line: Line) -> str:
 
 
 def _gutter(lines: Sequence[Line]) -> float | None:
-    """Return the middle of the gap between two columns of prose if the file mixes them, or None."""
+    """Return the middle of the gap between two columns of prose if the file's order mixes the columns, or None."""
     left, right = min(line.left for line in lines), max(line.right for line in lines)
     candidates = [left + (right - left) * step / 100 for step in range(30, 71)]
     crossings = [sum(line.left < x < line.right for line in lines) for x in candidates]

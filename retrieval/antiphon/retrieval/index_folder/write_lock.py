@@ -84,7 +84,7 @@ def folder_mode(folder: Path) -> int:
 
 
 def file_mode(folder: Path) -> int:
-    """Return the permissions for files in an index folder: the folder's, without execution."""
+    """Return the permissions for files in an index folder: the permissions of the folder, without execution."""
     return folder_mode(folder) & 0o666
 
 

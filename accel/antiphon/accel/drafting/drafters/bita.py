@@ -116,7 +116,7 @@ class Bita:
         return Draft.unchecked(tuple(tokens), tuple(parents), tuple(chances))
 
     def with_masks(self, draft: Draft, budget: int) -> Draft:
-        """Return the most valuable rows of a draft and of the masks behind its rows."""
+        """Return the most valuable rows of a draft and of the mask rows that follow its rows."""
         rows = [(-chance, row, 0) for row, chance in enumerate(draft.chances)]
         for row, end in _end_chances(draft).items():
             acceptance = accumulate(self._acceptance, min, initial=1.0)

@@ -17,8 +17,8 @@ WINDOW_WORTH = 0.3
 class NGramPool:
     """N-grams by their first token, at most ``capacity`` per token: the n-gram pool of the paper (section 3.2).
 
-    An n-gram that is added again becomes the newest of its first token. Lookups do not change the
-    order.
+    An n-gram that is added again becomes the newest n-gram of its first token. Lookups do not
+    change the order.
 
     Args:
         capacity: Maximum number of n-grams per first token.

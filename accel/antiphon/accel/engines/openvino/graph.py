@@ -82,8 +82,9 @@ class PagedGraph:
             the first forward pass.
         gives_hidden_states: Whether forward passes also return the hidden states that the LM head reads, if the graph
             allows it.
-        is_compressed: Whether the weights were compressed. They are then decompressed before each multiplication.
-            Activations are not quantized: a difference in their last bit could then change a token.
+        is_compressed: Whether the weights were compressed. They are then decompressed before each
+            multiplication. Activations are not quantized, because a difference in their last bit
+            could then change a token.
 
     Attributes:
         hidden_size: Size of the hidden states; 0 if the graph does not return them.

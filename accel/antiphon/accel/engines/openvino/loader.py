@@ -266,8 +266,8 @@ def graph_facts(model: PreTrainedModel, weights: str = "") -> GraphFacts:
 def recorded_facts(model: PreTrainedModel, weights: str = "") -> dict[str, Any] | None:
     """Return the arguments with which `opening.open_engine` can open this model later; None if it cannot.
 
-    It cannot if the weights were not read from safetensors files, or have changed since. It also
-    cannot if layers of the model keep states or change their rotary frequencies.
+    The result is None if the weights were not read from safetensors files, or have changed since,
+    or if layers of the model keep states or change their rotary frequencies.
     """
     traits, files = declared_traits(model), _files(model)
     if not files or traits.state_kinds or traits.rope is not None:
