@@ -35,7 +35,7 @@ class NearestSentence:
 
 
 def nearest_sentences(question: str, passages: Sequence[Passage]) -> tuple[NearestSentence, ...]:
-    """Return, for each passage, the first of the lines that share most words with a question."""
+    """Return, for each passage, the line that shares most words with a question; in a tie, the first such line."""
     asked, found = content_stems(question), []
     for passage, quotes in zip(passages, quotable_lines(passages), strict=True):
         if quotes:

@@ -183,7 +183,7 @@ def _python_calls(text: str, tools: Collection[str]) -> list[RawCall]:
 
 
 def _between(text: str, calls: list[ToolCall]) -> str:
-    """Return the text before or after calls; empty if it is only white space after a call."""
+    """Return a text before or after calls; return an empty text if it is only white space after a call."""
     return text if text.strip() or not calls else ""
 
 

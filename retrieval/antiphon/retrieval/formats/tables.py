@@ -167,7 +167,7 @@ def _cut(rows: Iterable[Row]) -> Iterator[tuple[Sequence[str], dict[str, str]]]:
 
 
 def filled(rows: Iterable[tuple[int, Sequence[str]]], place: Place) -> Iterator[Row]:
-    """Yield a `Row` for each row that is not empty, from the numbers and the cells of the rows."""
+    """Yield a `Row` for each row that is not empty. ``rows`` are pairs of a row's number and its cells."""
     for number, cells in rows:
         columns = [column for column, value in enumerate(cells) if value.strip()]
         if columns:
