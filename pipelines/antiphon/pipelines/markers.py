@@ -111,7 +111,7 @@ class MarkerReader:
         if not live:
             self._skips_space = not self._before or self._before.endswith("\n")
             return self._take(len(text), is_kept=False)
-        # A removed number takes the comma before it along; if it comes first, the comma after it.
+        # With a number, the comma before it is removed, too; with the first number, the comma after it.
         first, origin, done = numbers.index(live[0]), self._written, 0
         dead = [(numbers[0].start(), live[0].start())] if first else []
         dead += [(one.end(), other.end()) for one, other in pairwise(numbers[first:]) if other not in live]

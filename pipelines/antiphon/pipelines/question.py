@@ -32,7 +32,7 @@ _SMALL_TALK = frozenset(
         "beaucoup bonjour hola gracias muchas ciao grazie mille tack hej 谢谢 你好 ありがとう こんにちは",
     )
 )
-_WORD = re.compile(r"\w+(?:(?!['’]s\b)['’.-]+\w+)*")  # without an 's and a full stop at its end
+_WORD = re.compile(r"\w+(?:(?!['’]s\b)['’.-]+\w+)*")  # without a full stop and 's at its end
 _COLUMNS = (
     (r"\b(?:who|whose|owns?|owned|responsible)\b", "owner responsible person contact manager lead author name"),
     (

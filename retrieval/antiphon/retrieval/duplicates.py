@@ -16,7 +16,7 @@ _NEGATIONS = frozenset(
     re.findall(r"\w+", "cannot jamais kein keine keinen never nicht nie no non none not nunca sans sin without")
 )
 _SHINGLE = 3  # words
-_LEAST_OVERLAP = 0.85  # of the shingles of two passages; a passage of 40 words may differ in one word
+_LEAST_OVERLAP = 0.85  # share of common shingles; two passages of 40 words may differ in one word
 
 
 def merge_duplicates(passages: Sequence[Passage]) -> list[Passage]:

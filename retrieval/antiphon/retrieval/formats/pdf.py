@@ -25,14 +25,14 @@ READING = threading.Lock()
 """A lock to hold while PDFium is used, because only one thread at a time may use PDFium."""
 
 _LIGATURES = str.maketrans(dict(zip("ﬀﬁﬂﬃﬄﬅﬆ", ("ff", "fi", "fl", "ffi", "ffl", "st", "st"), strict=True)))
-_WIDE_GAP = 1.5  # of the line's height; a line is split into columns or cells at wider gaps
+_WIDE_GAP = 1.5  # a line is split into columns or cells at gaps wider than this many line heights
 _LINE = re.compile(rf"[^\r\n{SOFT_HYPHEN}]*(?:{SOFT_HYPHEN}|\r?\n|\r|\Z)")
 _ENCRYPTED, _UNSUPPORTED = 4, 5  # error codes of PDFium
 _LISTED = 12
-_PICTURE = 0.5  # of the area of a page that pictures cover: its text is in them
-_WHITE = 250  # of 255: the least red, green and blue of letters that are not seen on paper
-_LEAST_LAYER = 200  # characters of a page of which the text was recognized by another program
-_MOST_UNKNOWN = 0.3  # of the characters of a page, for which its fonts name no letters
+_PICTURE = 0.5  # if pictures cover this share of a page's area, they contain the page's text
+_WHITE = 250  # of 255: letters with more red, green and blue are not seen on paper
+_LEAST_LAYER = 200  # characters; a page of pictures with fewer has no text layer from another program
+_MOST_UNKNOWN = 0.3  # maximum share of a page's characters for which its fonts name no letters
 _OCR_KINDS = {
     "scanned": "without text, only with pictures",
     "pictured": "mostly with pictures, whose text was not read",

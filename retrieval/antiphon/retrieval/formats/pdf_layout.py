@@ -16,13 +16,13 @@ _NUMBER = re.compile(r"\d+")
 _PAGE_NUMBER = re.compile(
     r"[\W_]*(?:(?:page|seite|p\.)\s*)?(?:#|[ivxlc]+)(?:\s*(?:/|of|von)\s*#)?[\W_]*", re.IGNORECASE
 )
-_MARGIN = 0.1  # of the height of a page: where running headers and footers are
+_MARGIN = 0.1  # share of a page's height, at its top and bottom, that running headers and footers take
 _MOST_CROSSING = 0.25
 SAME_LINE = 0.003
 """Lines on one baseline are at most this far apart, as a share of the page's height."""
-_LEAST_OVERLAP = 0.5  # of the heights of lines on one baseline
-_LEAST_COLUMN = 4  # lines
-_LEAST_FILL = 0.5  # of the width of a column that its lines take; cells of tables take less
+_LEAST_OVERLAP = 0.5  # minimum share of their height that lines on one baseline have in common
+_LEAST_COLUMN = 4  # minimum number of lines of a column
+_LEAST_FILL = 0.5  # minimum share of a column's width that its lines take; cells of tables take less
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from antiphon.retrieval.formats.pdf_layout import SOFT_HYPHEN, Line, rows_of
 _LEAST_ROWS = 3
 _NO_CELL = re.compile(
     r".*(?:(?:\. ?){4}|…{2})|(?:[^\w\s]|\d{1,3}[.)]|[a-z][.)])\Z"
-)  # of a table of contents, or a list
-_MOST_LINES = 2  # of a cell, below its first one, without a cell beside them
-_FARTHEST = 3.5  # heights of a row from one baseline to the next
+)  # parts of tables of contents and of lists
+_MOST_LINES = 2  # maximum number of further lines of a cell that have no cell next to them
+_FARTHEST = 3.5  # maximum distance of two baselines, as a multiple of a row's height
 
 Table = list[list[str]]
 """The cells of each row."""
@@ -55,7 +55,7 @@ def _table(rows: Sequence[Sequence[Line]], first: int) -> tuple[Table, int]:
     after, pending = first, list[tuple[int, str]]()
     for place in range(first, len(rows)):
         row = rows[place]
-        in_order = len(row) == len(spans)  # also if numbers are at the right of their column, and do not reach its name
+        in_order = len(row) == len(spans)  # even if numbers at the right of their column are not below its name
         places = [[at] if in_order else _columns(cell, spans) for at, cell in enumerate(row)]
         near = place == first or rows[place - 1][0].bottom - row[0].bottom < _FARTHEST * (row[0].top - row[0].bottom)
         if (

@@ -17,9 +17,9 @@ _TABLE_END = re.compile(r"(?:\A|\n)(?P<row>\| [^\n]+ \|)\Z")
 _TABLE_START = re.compile(r"(?P<row>\| [^\n]+ \|)(?P<rule>\n\|(?: --- \|)+)?(?:\n|\Z)")
 _BAR = re.compile(r"(?<!\\)\|")
 _NOTE = re.compile(r"(?:\d{1,3}|[*†‡§¹²³⁴-⁹]+|\[\d{1,3}\])[.)]?\s*\S")
-_SMALL = 0.92  # of the usual size of letters; footnotes have smaller ones
-_PARAGRAPH = 1.6  # times the usual distance of lines
-_FULL_LINE = 30  # characters
+_SMALL = 0.92  # footnotes have letters smaller than this share of the usual size
+_PARAGRAPH = 1.6  # paragraphs are at least this many times the usual distance of lines apart
+_FULL_LINE = 30  # minimum number of characters
 _CELL_GAP = "   "
 
 
