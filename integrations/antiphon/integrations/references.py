@@ -87,7 +87,7 @@ class References:
         return passages
 
     def of_call(self, arguments: Mapping[str, Any], messages: Iterable[Any] = ()) -> tuple[Passage, ...]:
-        """Return the references of a call: first those in its arguments, then those in its messages."""
+        """Return the references of a call: first from its arguments, then from its messages."""
         given = (arguments.get(REFERENCES), *(message.additional_kwargs.get(REFERENCES) for message in messages))
         return tuple(passage for each in given if each is not None for passage in self.passages(each))
 

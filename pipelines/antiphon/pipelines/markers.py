@@ -212,7 +212,7 @@ class MarkedStream(TextStream):
         return replace(completion, text=text, origins=origins) if reader.removed else completion
 
     def tokens_from(self, first: int) -> list[int]:
-        """Return the tokens from index ``first`` on, except those whose text is still held back."""
+        """Return the tokens from index ``first`` on, except tokens whose text is still held back."""
         return self._stream.tokens_from(first)[: self._count_ready() - first]
 
     def origins_from(self, first: int) -> list[Origin]:

@@ -196,7 +196,7 @@ class SessionStore:
         return 0.0 if self.max_age is None else time.time() - self.max_age
 
     def _use(self, scores: dict[int, float]) -> list[Session]:
-        """Mark sessions as used; return them in the order of ``scores``, except those deleted in the meantime."""
+        """Mark sessions as used; return them in the order of ``scores``, without sessions deleted in the meantime."""
         found: list[Session] = []
         if scores:
             with self._transaction() as connection:

@@ -52,8 +52,8 @@ CLASS_OF = {character: place for place, characters in enumerate(CLASSES) for cha
 class JsonGrammar:
     """Makes responses follow JSON schemas.
 
-    A response is complete within its maximum length, so it can always be parsed. Objects have only the properties
-    that their schema names, unless the schema explicitly allows others.
+    A response is complete within its maximum length, so it can always be parsed. Objects have only
+    the properties that their schema names, unless the schema explicitly allows other properties.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
@@ -288,7 +288,7 @@ def _largest(schema: Any, root: Any, known: dict[tuple[int, str, int], int], dep
 
 
 def _closed(schema: Any) -> Any:
-    """Restrict objects to the properties that the schema names, unless it explicitly allows others."""
+    """Restrict objects to the properties that the schema names, unless it explicitly allows other properties."""
     if not isinstance(schema, Mapping):
         return schema
     inner = map_parts(schema, _closed)

@@ -58,7 +58,7 @@ class _Plan:
 def select_rows(
     scored: Sequence[ScoredDraft], costs: Sequence[float], tokens: float, first_row_costs: Sequence[float] = ()
 ) -> list[list[int]]:
-    """Select the rows to verify: those with the most expected tokens per second.
+    """Select the rows to verify, so that the expected tokens per second are highest.
 
     The candidates of all drafts are sorted by chance, most likely first. The first k of them give (tokens + sum of
     their chances) / costs[k] tokens per second. Every k is tried, because costs rise in jumps. The

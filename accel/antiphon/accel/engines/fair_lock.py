@@ -13,8 +13,8 @@ class FairLock:
     """A re-entrant lock. After a release, waiting threads get the lock before the releasing thread.
 
     Call only `run`, which releases the lock even if Ctrl-C interrupts the thread. The lock is
-    re-entrant because of the garbage collector: in the thread that holds the lock, it may run code
-    that needs the lock, such as the closing of a dropped stream.
+    re-entrant because the garbage collector may run code that needs the lock, such as the closing
+    of a dropped stream, in the thread that holds the lock.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,8 @@
 """A callback handler that cites the answers of any chain.
 
 It collects the documents that retrievers return during a call. A passage is cited only if the
-prompt of the answer contains it. The passage must also come from the same call: a retriever
-returned it there, or a message of the prompt carries it. So concurrent calls never cite each
-other's documents.
+prompt of the answer contains it. The passage must also come from the same call: from a retriever,
+or from a message of the prompt. So concurrent calls never cite each other's documents.
 """
 
 from __future__ import annotations

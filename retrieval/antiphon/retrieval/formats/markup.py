@@ -203,7 +203,8 @@ def plain_headings(text: str) -> tuple[Heading, ...]:
 
     A line looks like a title if it is short, is between empty lines and does not end a sentence.
     Kinds of underlines get levels from 1 in the order of their first use; the other titles get the
-    next level. If no title is underlined, a title in the first line has level 1, the others 2.
+    next level. If no title is underlined, a title in the first line has level 1, and all other
+    titles have level 2.
     """
     underlined = (match for match in _UNDERLINED.finditer(text) if _is_title(match["title"], match["rule"]))
     below_rule = (match for match in _BELOW_RULE.finditer(text) if _is_title(match["title"]))

@@ -80,8 +80,8 @@ def measure(
 
     Each pass is run twice in succession. The first run adapts the graph to the number of rows; its
     extra time is `StepCost.shape_change`. The time includes finding the argmax of `VERIFIED_ROWS`
-    rows. At the first context length, all row counts are measured. At all others, only `LONG_ROWS`
-    are measured.
+    rows. At the first context length, all row counts are measured. At all other lengths, only
+    `LONG_ROWS` are measured.
 
     Args:
         seconds: Maximum time to spend, approximately, see `PLAIN_STEPS`.

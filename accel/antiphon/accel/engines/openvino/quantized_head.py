@@ -155,9 +155,9 @@ def prefers_integer_units(hidden: NDArray[np.float32]) -> bool:
     """Return whether this CPU has integer units and using them is worthwhile.
 
     Integer units need one scale per row instead of one per group. They are worthwhile if this does
-    not make the error much larger. In many models a few hidden values are much larger than the
-    others. One scale per row then rounds the others coarsely, and exact logits must be computed for
-    many candidates.
+    not make the error much larger. In many models a few hidden values are much larger than all
+    other values. One scale per row then rounds the smaller values coarsely, and exact logits must
+    be computed for many candidates.
 
     Args:
         hidden: Hidden states of some tokens, shape (rows, hidden).
