@@ -468,5 +468,5 @@ def _pays(cost: CostModel, rows: Sequence[int], lengths: Sequence[int], drafts: 
 
 
 def _mean_context(cost: CostModel, lengths: Sequence[int]) -> int:
-    """Return `context_tokens`, or the mean length if the engine pads sequences to equal length."""
+    """Return the result of `context_tokens`; if the engine pads sequences to equal length, return their mean length."""
     return context_tokens(cost, lengths) if cost.packing else sum(lengths) // len(lengths)

@@ -145,7 +145,8 @@ def constant_memory(constant: Any, count: int = 1) -> NDArray[Any]:
 
     Args:
         constant: A constant of two dimensions.
-        count: Number of matrices of the constant's size, adjacent in memory, that the result covers.
+        count: The result covers this number of matrices of the constant's size, which must be
+            adjacent in memory.
     """
     rows, columns = (int(size) for size in constant.get_output_shape(0))
     kind: type[Any] = np.uint16 if constant.get_element_type().size == 2 else np.float32
