@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -199,7 +199,7 @@ def selective_scan(
     reads, writes = _by_head(reads, repeats), _by_head(writes, repeats)
     scaled, steps = (inputs * dt[..., None]).swapaxes(0, 1), (dt * decay_rate).T
     decays, decay = ancestry.decays(steps), ancestry.total_decays(steps)
-    output: Array = (reads * decay) @ before.swapaxes(1, 2) + ((reads @ writes.swapaxes(1, 2)) * decays) @ scaled
+    output: Any = (reads * decay) @ before.swapaxes(1, 2) + ((reads @ writes.swapaxes(1, 2)) * decays) @ scaled
     return output.swapaxes(0, 1), Factors(before, decay, decays, scaled, writes)
 
 
