@@ -19,8 +19,8 @@ from transformers import PreTrainedModel
 
 from antiphon.accel.engines.openvino.paged_attention import OPERATION, PAGED, Tracing, to_openvino, tracing
 from antiphon.accel.engines.openvino.paged_inputs import ATTENTION, BLOCK_SIZE, TABLES, CacheShape
-from antiphon.accel.engines.openvino.state_inputs import STATE_TABLES, STATES
 from antiphon.accel.engines.openvino.state_layers import TRANSLATIONS, StateTracing
+from antiphon.accel.engines.openvino.state_operations import STATE_PASS
 from antiphon.accel.engines.openvino.weights import INPUT_PREFIX, large_weights
 from antiphon.accel.engines.torch.draft_states import follow_drafts, replaced_functions
 from antiphon.accel.engines.torch.traits import Traits
@@ -47,9 +47,9 @@ def paged_model(model: PreTrainedModel, traits: Traits) -> openvino.Model:
     """Convert a model to a graph with paged attention, without reading or copying its large weights.
 
     The graph's inputs are `INPUTS`, then ``key_cache.i`` and ``value_cache.i`` for each attention
-    layer. If there are layers with state, `STATE_TABLES` and an input for each state (`STATES`)
-    follow. The last inputs are the large weights, named by `INPUT_PREFIX` and the parameter's name.
-    The output is ``logits`` in float32, shape (1, len(rows), vocab).
+    layer. If there are layers with state, `STATE_PASS` follows. The last inputs are the large
+    weights, named by `INPUT_PREFIX` and the parameter's name. The output is ``logits`` in float32,
+    shape (1, len(rows), vocab).
 
     Args:
         model: The loaded model, which is not changed.
@@ -67,16 +67,16 @@ def paged_model(model: PreTrainedModel, traits: Traits) -> openvino.Model:
             traced.set_experts_implementation(EXPERTS)
         if traits.state_kinds:
             follow_drafts(traced)
-        heads, states = _cache_shapes(traced)
+        heads, has_states = _cache_shapes(traced)
         arguments = WeightArguments(traced, list(weights))
         forward = _Forward(traced, windows_of(traits), arguments)
-        graph = _graph(forward, heads, states)
+        graph = _graph(forward, heads, has_states)
     except UnsupportedModelError:
         raise
     except Exception as error:
         first = str(error).strip().partition("\n")[0]
         raise UnsupportedModelError(f"it cannot be converted ({type(error).__name__}: {first[:200]})") from error
-    _name(graph, heads, states, weights)
+    _name(graph, heads, has_states, weights)
     return graph
 
 
@@ -146,14 +146,14 @@ class _Forward:
     def __call__(self, input_ids: Tensor, position_ids: Tensor, rows: Tensor, *others: Tensor) -> Tensor:
         """Return the logits after ``rows``.
 
-        ``others`` are, in this order: the tensors of `TABLES`, the KV cache, the tensors of
-        `STATE_TABLES` and the states (if the model has states), and the large weights.
+        ``others`` are, in this order: the tensors of `TABLES`, the KV cache, `STATE_PASS` (if the
+        model has states), and the large weights.
         """
         first = len(others) - len(self.weights)
         self.weights.assign(others[first:])
         start = len(TABLES) + 2 * len(self.windows)
-        tables, caches, states = others[: len(TABLES)], others[len(TABLES) : start], others[start:first]
-        recurrent = StateTracing(states[len(STATE_TABLES) :], states[: len(STATE_TABLES)])
+        tables, caches, state_pass = others[: len(TABLES)], others[len(TABLES) : start], others[start:first]
+        recurrent = StateTracing(state_pass[0] if state_pass else None)
         attention = tracing(Tracing(caches, tables, self.windows))
         selection = self._head.register_forward_pre_hook(lambda _, hidden: hidden[0][rows].transpose(0, 1))
         with attention, replaced_functions(recurrent.functions), SymbolicLinear():
@@ -196,17 +196,17 @@ def with_placeholders(model: PreTrainedModel) -> PreTrainedModel:
     return copied
 
 
-def _cache_shapes(model: PreTrainedModel) -> tuple[list[CacheShape], list[tuple[int, ...]]]:
-    """Run a forward pass, and return each attention layer's cache shape and each state's shape."""
+def _cache_shapes(model: PreTrainedModel) -> tuple[list[CacheShape], bool]:
+    """Run a forward pass, and return each attention layer's cache shape and whether there are layers with state."""
     ids, recurrent = torch.ones((5, 1), dtype=torch.long), StateTracing()
     with tracing(Tracing()) as seen, replaced_functions(recurrent.functions), SymbolicLinear():
         model(input_ids=ids, position_ids=torch.arange(5)[:, None], use_cache=False)
     if not seen.shapes and not recurrent.shapes:
         raise UnsupportedModelError("its attention does not go through transformers' interface of attention functions")
-    return seen.shapes, recurrent.shapes
+    return seen.shapes, bool(recurrent.shapes)
 
 
-def _graph(forward: _Forward, heads: Sequence[CacheShape], states: Sequence[tuple[int, ...]]) -> openvino.Model:
+def _graph(forward: _Forward, heads: Sequence[CacheShape], has_states: bool) -> openvino.Model:
     """Trace the model and convert the trace with OpenVINO's frontend."""
     if len(forward.windows) != len(heads):
         raise UnsupportedModelError(f"it declares {len(forward.windows)} layers, and {len(heads)} attend")
@@ -223,8 +223,7 @@ def _graph(forward: _Forward, heads: Sequence[CacheShape], states: Sequence[tupl
             for own in heads
             for size in (own.key_size, own.value_size)
         ),
-        *(_state_table(name) for name in STATE_TABLES if states),
-        *(torch.zeros((1, *shape)) for shape in states),
+        *([torch.zeros(1, dtype=torch.long)] if has_states else []),
     )
     translations = {OPERATION: to_openvino, **TRANSLATIONS}
     graph = convert(lambda *tensors: forward(*tensors), example, forward.weights, translations)
@@ -248,10 +247,6 @@ def _join_reshapes(graph: openvino.Model) -> None:
                 shape = opset13.constant(np.array([-1, 1, heads * size], dtype=np.int64))
                 joined.input(0).replace_source_output(output)
                 joined.input(1).replace_source_output(shape.output(0))
-
-
-def _state_table(name: str) -> Tensor:
-    return torch.arange(5) if name in ("state_rows", "state_outputs") else torch.zeros(1, dtype=torch.int32)
 
 
 def convert(
@@ -290,7 +285,7 @@ def convert(
 def _name(
     graph: openvino.Model,
     heads: Sequence[CacheShape],
-    states: Sequence[tuple[int, ...]],
+    has_states: bool,
     weights: Mapping[str, Tensor],
 ) -> None:
     """Set names and shapes of inputs and output."""
@@ -299,8 +294,7 @@ def _name(
         for layer, own in enumerate(heads)
         for states, size in (("key", own.key_size), ("value", own.value_size))
     }
-    recurrent = {name: [-1] for name in STATE_TABLES if states}
-    recurrent |= {f"{STATES}{number}": [-1, *shape] for number, shape in enumerate(states)}
+    recurrent = {STATE_PASS: [1]} if has_states else {}
     flat = {name: [-1, 1] if name in ("input_ids", "position_ids") else [-1] for name in INPUTS}
     own = {INPUT_PREFIX + name: list(weight.shape) for name, weight in weights.items()}
     shapes = flat | {"max_context_len": []} | memory | recurrent | own

@@ -15,7 +15,7 @@ from antiphon.accel.engines.openvino.graph import PagedGraph, SequenceRows
 from antiphon.accel.engines.openvino.paged_inputs import BLOCK_SIZE
 from antiphon.accel.engines.openvino.paged_memory import BlockStorage, PagedMemory, block_bytes, state_bytes
 from antiphon.accel.engines.openvino.sequence import PagedSequence
-from antiphon.accel.engines.openvino.state_pool import MAX_STATES, MIN_STATES, StatePool
+from antiphon.accel.engines.openvino.state_pool import MAX_STATES, MIN_STATES, NEW_STATES, StatePool
 from antiphon.accel.engines.protocol import AnonymousTenant, Level, SequenceInput, SequenceOptions, ThreadSettings
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class OpenVINOEngine:
         find_bigrams: FindBigrams | None = None,
     ) -> None:
         self._block_bytes = size = block_bytes(graph.cache_shapes, graph.precision) or STATE_ONLY_BLOCK_BYTES
-        state_size = state_bytes(graph.state_shapes, graph.precision)
+        state_size = state_bytes(graph.state_shapes)
         if not state_size:
             num_states = 0
         elif num_states is None:
@@ -132,11 +132,6 @@ class OpenVINOEngine:
         self._bigrams: Bigrams | None = None
         if graph.has_temporary_weights:
             self._release_temporary_weights()
-
-    @property
-    def max_rows(self) -> int | None:
-        """Maximum number of rows of a single sequence with a draft; None if only the KV cache limits them."""
-        return None if self._memory.states is None else self._memory.states.num_blocks - 5
 
     @property
     def batch_cost(self) -> CostModel | None:
@@ -288,8 +283,7 @@ class OpenVINOEngine:
         """Return how many pending tokens to prefill next; 0 if the final pass can compute all of them."""
         chunk = min(given.prefill_chunk or self.prefill_chunk, self.prefill_chunk)
         has_draft = len(given.draft) > 0
-        longest = MAX_PENDING_WITH_TREE if self._memory.states is None else 1  # each row has a block for its state
-        limit = min(chunk, longest) if has_draft else chunk
+        limit = min(chunk, MAX_PENDING_WITH_TREE) if has_draft else chunk
         return min(chunk, len(pending) - (1 if has_draft else limit)) if len(pending) > limit else 0
 
     def _prefill(self, sequences: Sequence[PagedSequence], chunks: Sequence[Tokens]) -> None:
@@ -323,7 +317,7 @@ class OpenVINOEngine:
             sequence.last_used = self._num_forwards
         counts = [pending + len(draft) for pending, draft in rows]
         missing = sum(sequence.missing_blocks(count) for sequence, count in zip(sequences, counts, strict=True))
-        states = sum(sequence.num_new_states(*each) for sequence, each in zip(sequences, rows, strict=True))
+        states = 0 if self._memory.states is None else NEW_STATES * len(sequences)
         others = sorted((each for each in self._sequences if each not in sequences), key=lambda each: each.last_used)
         for other in others:
             if missing <= self.pool.num_available and states <= self._memory.num_states_available:

@@ -15,8 +15,9 @@ from antiphon.accel.engines.openvino.lm_head import HeadLogits, LMHead, PassLogi
 from antiphon.accel.engines.openvino.mlp import FUSED, fuse_products, keep_products_apart, merge_gate_and_up
 from antiphon.accel.engines.openvino.paged_inputs import CacheShape, set_cache_shapes
 from antiphon.accel.engines.openvino.paged_memory import BlockStorage
+from antiphon.accel.engines.openvino.row_states import SequenceStates
 from antiphon.accel.engines.openvino.runtime import core
-from antiphon.accel.engines.openvino.state_inputs import STATE_TABLES, state_shapes
+from antiphon.accel.engines.openvino.state_operations import STATE_PASS, state_pass, state_shapes
 from antiphon.accel.engines.openvino.weights import Owners, TemporaryWeights
 
 if TYPE_CHECKING:
@@ -33,21 +34,6 @@ thread this is a division by zero, which ends the process.
 
 
 @dataclass(frozen=True, slots=True)
-class StatePath:
-    """A chain of rows of one sequence that starts from the sequence's state; see `state_inputs`.
-
-    Attributes:
-        rows: Indices of the sequence's rows.
-        blocks: The block to read the state from, then the blocks that only this path writes to.
-        interval: States are written at multiples of this number of tokens and after the last row.
-    """
-
-    rows: Sequence[int]
-    blocks: Sequence[int]
-    interval: int
-
-
-@dataclass(frozen=True, slots=True)
 class SequenceRows:
     """The rows of one sequence in a forward pass.
 
@@ -58,7 +44,7 @@ class SequenceRows:
             additional blocks, the operation would write out of bounds.
         num_logits: Number of rows for which logits are returned; these are the last rows.
         tree_mask: Which rows each row attends to, shape (rows * rows,). None: to all earlier rows.
-        paths: Paths that together contain all rows; empty if the model has no state.
+        states: States of the rows; None if the model has none.
     """
 
     tokens: Sequence[int]
@@ -67,7 +53,7 @@ class SequenceRows:
     blocks: Sequence[int]
     num_logits: int
     tree_mask: NDArray[np.uint8] | None = None
-    paths: Sequence[StatePath] = ()
+    states: SequenceStates | None = None
 
 
 class PagedGraph:
@@ -191,8 +177,6 @@ class PagedGraph:
             "qq_bias": np.concatenate(masks),
             "qq_bias_begins": _offsets([len(mask) for mask in masks]),
         }
-        if self.state_shapes:
-            inputs |= _state_inputs(sequences, starts)
         for name, numbers in inputs.items():
             self._request.set_tensor(self._ports[name], openvino.Tensor(numbers))
         output = np.empty((1, len(logit_rows), self._output_size), dtype=np.float32)
@@ -200,8 +184,11 @@ class PagedGraph:
         states = np.empty((1, starts[-1], self.hidden_size), dtype=np.float32)
         if self.hidden_size:
             self._request.set_output_tensor(1, openvino.Tensor(states, shared_memory=True))
-        self._request.start_async()  # unlike `infer`, which hides the error if a kernel refuses its inputs
-        self._request.wait()
+        with state_pass([rows.states for rows in sequences if rows.states is not None]) as number:
+            if self.state_shapes:
+                self._request.set_tensor(self._ports[STATE_PASS], openvino.Tensor(np.array([number])))
+            self._request.start_async()  # unlike `infer`, which hides the error if a kernel refuses its inputs
+            self._request.wait()
         self.hidden_states = np.split(states[0], starts[1:-1])
         ends = np.cumsum([rows.num_logits for rows in sequences]).tolist()
         parts = [range(end - rows.num_logits, end) for rows, end in zip(sequences, ends, strict=True)]
@@ -211,25 +198,6 @@ class PagedGraph:
         if needs_best:
             pass_logits.known()
         return [HeadLogits(pass_logits, part) for part in parts]
-
-
-def _state_inputs(sequences: Sequence[SequenceRows], starts: NDArray[np.int32]) -> dict[str, NDArray[Any]]:
-    """Return the inputs of `STATE_TABLES`.
-
-    Args:
-        starts: Where the rows of each sequence begin.
-    """
-    paths = [(path, start, rows.past) for rows, start in zip(sequences, starts, strict=False) for path in rows.paths]
-    indices = np.concatenate([np.array(path.rows, dtype=np.int64) + start for path, start, _ in paths])
-    outputs = np.empty(starts[-1], dtype=np.int64)
-    outputs[indices] = np.arange(len(indices))
-    tables = (
-        *(indices, outputs, _offsets([len(path.rows) for path, _, _ in paths])),
-        *(np.concatenate([path.blocks for path, _, _ in paths]), _offsets([len(path.blocks) for path, _, _ in paths])),
-        *([past for _, _, past in paths], [path.interval for path, _, _ in paths]),
-    )
-    kinds = [np.int64, np.int64, *[np.int32] * 5]
-    return {name: np.array(table, dtype=kind) for name, table, kind in zip(STATE_TABLES, tables, kinds, strict=True)}
 
 
 def _offsets(counts: Sequence[int]) -> NDArray[np.int32]:

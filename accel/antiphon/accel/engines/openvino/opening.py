@@ -270,7 +270,7 @@ def description(engine: OpenVINOEngine, result: Compatibility, weights: str) -> 
 def _default_memory(graph: PagedGraph, max_positions: int | None) -> int:
     """Return the default size of the KV cache in bytes; at least the engine's minimum size."""
     block = block_bytes(graph.cache_shapes, graph.precision) or STATE_ONLY_BLOCK_BYTES
-    states = MIN_STATES * state_bytes(graph.state_shapes, graph.precision)
+    states = MIN_STATES * state_bytes(graph.state_shapes)
     full_context = states + block * (1 + (max_positions or 0) // BLOCK_SIZE)
     most = int(MAX_MEMORY_SHARE * available_memory())
     return max(min(max(DEFAULT_MEMORY, full_context), most), 2 * block + states)

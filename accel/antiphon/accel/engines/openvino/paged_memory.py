@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from math import prod
 from threading import RLock
 from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.accel.engines.openvino.block_pool import BlockPool
 from antiphon.accel.engines.openvino.paged_inputs import BLOCK_SIZE, CacheShape
-from antiphon.accel.engines.openvino.state_inputs import STATES
 from antiphon.accel.engines.openvino.state_pool import StatePool
 
 DTYPES: dict[str, Any] = {"f32": np.float32, "bf16": np.uint16}
@@ -53,7 +51,7 @@ class BlockStorage:
             (heads, size): np.zeros((len(names), num_blocks, heads, BLOCK_SIZE, size), dtype=DTYPES[precision])
             for (heads, size), names in self._names.items()
         }
-        self._recurrent = [np.zeros((num_states, *shape), dtype=DTYPES[precision]) for shape in state_shapes]
+        self._recurrent = [np.zeros((num_states, *shape), dtype=np.float32) for shape in state_shapes]
 
     def tensors(self) -> dict[str, Any]:
         """Return OpenVINO tensors that share this memory, by the names of the graph's inputs."""
@@ -65,10 +63,13 @@ class BlockStorage:
             for shape, names in self._names.items()
             for name, states in zip(names, self._states[shape], strict=True)
         }
-        arrays |= {f"{STATES}{number}": states for number, states in enumerate(self._recurrent)}
         return {
             name: openvino.Tensor(states, openvino.Shape(list(states.shape)), dtype) for name, states in arrays.items()
         }
+
+    def layer_states(self, block: int) -> list[NDArray[np.float32]]:
+        """Return views of the states of all layers in a block of states."""
+        return [states[block] for states in self._recurrent]
 
     def clear(self, block: int) -> None:
         """Overwrite an unused block with zeros, so that the operating system provides its memory now."""
@@ -112,7 +113,6 @@ class PagedMemory:
         abandoned_blocks: Blocks of sequences that were garbage-collected; the engine frees them later.
         abandoned_states: Blocks of states of garbage-collected sequences.
         ended_tenants: Tenants that were garbage-collected; the engine drops their prefixes later.
-        stateful: Sequences that hold a state.
     """
 
     pool: BlockPool
@@ -124,7 +124,6 @@ class PagedMemory:
     abandoned_blocks: deque[list[int]] = field(default_factory=deque)
     abandoned_states: deque[list[int]] = field(default_factory=deque)
     ended_tenants: deque[Hashable] = field(default_factory=deque)
-    stateful: WeakSet[Any] = field(default_factory=WeakSet)
 
     @property
     def num_states_available(self) -> int:
@@ -144,9 +143,9 @@ class PagedMemory:
                 self.states.forget_tenant(tenant)
 
 
-def state_bytes(shapes: Sequence[tuple[int, ...]], precision: str) -> int:
-    """Return the bytes of one block of states. A block holds one state for each layer with state."""
-    return sum(map(prod, shapes)) * int(np.dtype(DTYPES[precision]).itemsize)
+def state_bytes(shapes: Sequence[tuple[int, ...]]) -> int:
+    """Return the bytes of one block of states, which holds a state of every layer with state, in float32."""
+    return sum(map(prod, shapes)) * 4
 
 
 def block_bytes(shapes: Sequence[CacheShape], precision: str) -> int:

@@ -12,6 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from antiphon.accel.engines.openvino.state_operations import STATE_FUNCTIONS, state_operation
+
 if TYPE_CHECKING:
     import openvino
 
@@ -45,6 +47,8 @@ def core() -> openvino.Core:
         raise ImportError("This engine needs OpenVINO: pip install openvino") from error
     found = openvino.Core()
     found.get_property("CPU", "FULL_DEVICE_NAME")  # loads the plug-in
+    for name in STATE_FUNCTIONS:
+        found.add_extension(state_operation(name))
     return found
 
 

@@ -10,13 +10,14 @@ from weakref import finalize, ref
 
 import numpy as np
 
-from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, most_likely_chain, path_to, trim, without_probes
-from antiphon.accel.drafting.tree import build_tree
+from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, most_likely_chain, trim, without_probes
+from antiphon.accel.drafting.tree import Tree, build_tree
 from antiphon.accel.engines.hidden_states import KeptStates
-from antiphon.accel.engines.openvino.graph import SequenceRows, StatePath
+from antiphon.accel.engines.openvino.graph import SequenceRows
 from antiphon.accel.engines.openvino.paged_inputs import BLOCK_SIZE
 from antiphon.accel.engines.openvino.paged_memory import PagedMemory
-from antiphon.accel.engines.openvino.state_pool import EMPTY_STATE
+from antiphon.accel.engines.openvino.row_states import CHUNK, SequenceStates
+from antiphon.accel.engines.openvino.state_pool import EMPTY_STATE, NEW_STATES
 
 if TYPE_CHECKING:
     from antiphon.accel.engines.protocol import Level
@@ -31,9 +32,9 @@ class PagedSequence:
         tenant: Owner of the text; cached prefixes are shared within one tenant only.
         can_batch: Whether the sequence may share forward passes with others.
         blocks: Block table: numbers of the blocks that hold the tokens, in their order.
-        states: Blocks of recurrent states. The first block holds the state after the cached tokens.
-            Between a forward pass and `keep`, the blocks that the pass has written follow. Empty if
-            no token is cached, or if the model has no state.
+        states: Blocks of recurrent states. The first one holds the state after the cached tokens.
+            Between a forward pass and `keep`, the blocks follow that `keep` writes to. Empty if no
+            token is cached, or if the model has no state.
         hidden_states: Hidden states of kept rows.
         last_used: Number of the last forward pass that the sequence took part in.
     """
@@ -49,7 +50,7 @@ class PagedSequence:
         self._memory = memory
         self._cache_key = _weak(tenant, memory.ended_tenants)
         self._num_cached = 0  # index of the first block that may still be added to the prefix cache
-        self._state_of_row: dict[int, int] = {}  # blocks of the states that the last forward pass has written
+        self._row_states: SequenceStates | None = None  # of the last forward pass
         self._cached_state = 0  # length of the text after which a state was last cached while decoding
         self._is_evicted = False
         self._is_prefilled = False
@@ -92,10 +93,10 @@ class PagedSequence:
         root = len(self.tokens) + pending - 1
         positions = self._memory.max_positions
         depth = min(depth, sys.maxsize if positions is None else max(positions - 1 - root, 0))
-        fitted = self._trim_to_states(draft, rows, depth)
+        fitted = trim(draft, rows, depth)
         window = self._memory.window
         if window is not None and root + 1 + len(fitted) > window:
-            return self._trim_to_states(most_likely_chain(draft), rows, depth)
+            return trim(most_likely_chain(draft), rows, depth)
         return fitted
 
     def keep(self, path: Sequence[int]) -> None:
@@ -113,7 +114,7 @@ class PagedSequence:
                 sources, targets = zip(*((self._slot(a), self._slot(b)) for a, b in moved), strict=True)
                 self._memory.storage.move_rows(sources, targets)
             self._confirm([*pending, *(draft.tokens[row] for row in path)])
-            self._keep_state(rows, has_draft=len(draft) > 0)
+            self._keep_state(rows, is_decoding=len(draft) > 0 or len(rows) == 1)
 
     def discard(self) -> None:
         """See `CachedSequence.discard`."""
@@ -188,7 +189,7 @@ class PagedSequence:
         rows = len(pending) + len(draft)
         tree = None if _is_chain(draft) else build_tree(len(pending), draft.parents)
         past = len(self.tokens)
-        self._memory.stateful.add(self)
+        self._row_states = self._begin_states(rows, draft, tree)
         return SequenceRows(
             tokens=[*pending, *draft.tokens],
             positions=past + (np.arange(rows) if tree is None else tree.depths),
@@ -196,86 +197,52 @@ class PagedSequence:
             blocks=self.blocks[: _num_blocks(past + rows)],
             num_logits=1 + len(draft) if needs_logits else 0,
             tree_mask=None if tree is None else tree.ancestor_mask.astype(np.uint8).reshape(-1),
-            paths=self._paths(len(pending), draft),
+            states=self._row_states,
         )
 
-    def num_new_states(self, pending: int, draft: Draft) -> int:
-        """Return the maximum number of state blocks that the next forward pass writes.
-
-        Args:
-            pending: Number of pending tokens.
-        """
-        if self._memory.states is None:
-            return 0
-        return sum(pending + len(path) for path in _paths_to_leaves(draft)) if draft else 2
-
-    def _trim_to_states(self, draft: Draft, rows: int, depth: int) -> Draft:
-        """Trim a draft so that its states fit into the sequence's share of the state blocks. All shares are equal."""
-        fitted, states = trim(draft, rows, depth), self._memory.states
-        if states is None:
-            return fitted
-        sequences = len(self._memory.stateful) + (self not in self._memory.stateful)
-        # Each sequence has one state already; one block is empty, and the prefill of another sequence needs three.
-        available = (states.num_blocks - 4) // sequences - 1
-        while len(fitted) and (missing := self.num_new_states(1, fitted) - available) > 0:
-            fitted = trim(draft, max(len(fitted) - 1 - missing // 4, 0), depth)
-        return fitted
-
-    def _paths(self, pending: int, draft: Draft) -> Sequence[StatePath]:
-        """Allocate blocks for the states of the next forward pass, and return its paths.
-
-        With a draft, every row of every path gets a block, so a row above a branch gets several. A
-        prefill writes two states: the state after the last full block (this state can be cached),
-        and the state after the last token.
-        """
-        states = self._memory.states
-        if states is None:
-            return ()
+    def _begin_states(self, rows: int, draft: Draft, tree: Tree | None) -> SequenceStates | None:
+        """Allocate blocks for the states that `keep` writes, and return the states of the next forward pass."""
+        pool = self._memory.states
+        if pool is None:
+            return None
         if not self.states:
-            states.share(EMPTY_STATE)
+            pool.share(EMPTY_STATE)
             self.states.append(EMPTY_STATE)
         self._drop_states()
-        past = len(self.tokens)
-        if not draft:
-            boundary = _last_boundary(past + pending)
-            is_inside = past < boundary < past + pending
-            self.states += states.allocate(1 + is_inside)
-            self._state_of_row = {pending - 1: self.states[-1]}
-            if is_inside:
-                self._state_of_row[boundary - past - 1] = self.states[1]
-            return [StatePath(range(pending), self.states[:], boundary if is_inside else past + pending)]
-        paths: list[StatePath] = []
-        self._state_of_row = {}
-        for path in _paths_to_leaves(draft):
-            rows = [*range(pending), *(pending + row for row in path)]
-            blocks = states.allocate(len(rows))
-            self.states += blocks
-            self._state_of_row |= dict(zip(rows, blocks, strict=True))
-            paths.append(StatePath(rows, [self.states[0], *blocks], 1))
-        return paths
+        self.states += pool.allocate(NEW_STATES)
+        before, past = self._memory.storage.layer_states(self.states[0]), len(self.tokens)
+        if rows <= CHUNK or draft:
+            return SequenceStates(before, rows, mask=None if tree is None else tree.ancestor_mask)
+        last = _last_boundary(past + rows) - past  # so that the state after the last full block can be written
+        return SequenceStates(before, rows, last=last if last < rows else rows - CHUNK)
 
-    def _keep_state(self, rows: Sequence[int], *, has_draft: bool) -> None:
-        """Keep the state after the last kept row. If rows fill a block, cache the state after it.
+    def _keep_state(self, rows: Sequence[int], *, is_decoding: bool) -> None:
+        """Write the state after the last kept row. If rows fill a block, cache the state after it.
 
         While decoding, the newly cached state replaces the state that was cached before.
         """
-        states = self._memory.states
-        if states is None or not rows:
+        pool, states = self._memory.states, self._row_states
+        if pool is None or states is None or not rows:
             return
+        _, kept, other = self.states
+        states.write(rows[-1], self._memory.storage.layer_states(kept))
         boundary = _last_boundary(len(self.tokens))
         index = boundary - 1 - (len(self.tokens) - len(rows))
         if index >= 0:
-            states.cache(self._cache_key, self.tokens[:boundary], self._state_of_row[rows[index]])
+            if index < len(rows) - 1:
+                states.write(rows[index], self._memory.storage.layer_states(other))
+            block = other if index < len(rows) - 1 else kept
+            pool.cache(self._cache_key, self.tokens[:boundary], block)
             if self._cached_state:
-                states.uncache(self._cache_key, self.tokens[: self._cached_state])
-            self._cached_state = boundary if has_draft or len(rows) == 1 else 0
-        last = self._state_of_row[rows[-1]]
-        states.share(last)
-        states.free(self.states)
-        self.states[:] = [last]
+                pool.uncache(self._cache_key, self.tokens[: self._cached_state])
+            self._cached_state = boundary if is_decoding else 0
+        pool.share(kept)
+        pool.free(self.states)
+        self.states[:], self._row_states = [kept], None
 
     def _drop_states(self) -> None:
-        """Free the blocks of states that were not kept."""
+        """Free the blocks of states that were not kept, and forget the states of the rows."""
+        self._row_states = None
         if self._memory.states is not None:
             self._memory.states.free(self.states[1:])
             del self.states[1:]
@@ -296,7 +263,7 @@ class PagedSequence:
             self._memory.pool.free(self.blocks)
             if self._memory.states is not None:
                 self._memory.states.free(self.states)
-            self._memory.stateful.discard(self)
+            self._row_states = None
             self.states.clear()
             self.blocks.clear()
             self.tokens.clear()
@@ -332,11 +299,6 @@ def _num_blocks(num_tokens: int) -> int:
 def _last_boundary(num_tokens: int) -> int:
     """Return the number of a text's tokens that are in full blocks."""
     return num_tokens // BLOCK_SIZE * BLOCK_SIZE
-
-
-def _paths_to_leaves(draft: Draft) -> list[list[int]]:
-    """Return the path to each row that has no child, without the root."""
-    return [path_to(draft, leaf) for leaf in range(len(draft)) if leaf not in draft.parents]
 
 
 def _is_chain(draft: Draft) -> bool:

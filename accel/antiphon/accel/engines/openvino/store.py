@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-FORMAT = 4
+FORMAT = 5
 """Version of the conversion. Raise it when the conversion changes: older folders are then not used any more."""
 
 GRAPH, WEIGHTS = "graph.xml", "graph.bin"
