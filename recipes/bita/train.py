@@ -21,8 +21,7 @@ from transformers import DynamicCache
 
 from antiphon.accel.drafting.drafters import BITA_FILE
 from antiphon.accel.drafting.tree import Tree
-from antiphon.accel.engines.torch.bita_cache import BitaCache
-from antiphon.accel.engines.torch.bita_weights import BitaWeights, embed_tokens
+from antiphon.accel.engines.torch.bita_weights import BitaCache, BitaWeights, embed_tokens
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.masks import additive_mask, attention_mask
 from recipes.bita.answers import OwnAnswer

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from antiphon.accel.remote.errors import RemoteError
 from antiphon.accel.remote.server import ServedModel, check_url, find_model, is_address, split_address
-from antiphon.accel.remote.unasked_thinking import ThinkingHabits, UnaskedThinking
+from antiphon.accel.remote.thinking_tags import ThinkingHabits, UnaskedThinking
 from antiphon.accel.text.completion import Completion
 from antiphon.accel.text.messages import (
     Conversation,

@@ -16,7 +16,7 @@ from antiphon.accel.engines.openvino import loader
 from antiphon.accel.engines.openvino.compatibility import Compatibility, load_compatibility, save_compatibility
 from antiphon.accel.engines.openvino.loader import load_engine
 from antiphon.accel.engines.openvino.store import GRAPH, WEIGHTS, fingerprint, folder_of, load_or_convert
-from antiphon.accel.verified_folder import is_intact
+from antiphon.accel.files import is_intact
 from tests.accel.openvino.builders import graph_of, model_of
 
 pytestmark = pytest.mark.slow

@@ -4,7 +4,7 @@ import pytest
 
 from antiphon.accel.drafting.draft import chain
 from antiphon.accel.drafting.row_selection import ScoredDraft
-from antiphon.integrations.vllm.batch_budget import BatchBudget
+from antiphon.integrations.vllm.batch import BatchBudget
 
 
 def budget(row_ms: float, requests: int = 8) -> BatchBudget:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from antiphon.accel.decoding.request import Output, Request, TokenSampler
 from antiphon.accel.decoding.scheduler import Batch, scheduler_of
 from antiphon.accel.decoding.stats import FinishReason, Step
+from antiphon.accel.decoding.step import Output, Request, TokenSampler
 from antiphon.accel.drafting.drafters.recycling_table import RecyclingTable, SharesTable, recycling_table_of
 from antiphon.accel.engines.protocol import ModelEngine, SequenceOptions
 

@@ -22,9 +22,9 @@ from time import perf_counter
 from typing import cast
 from weakref import WeakSet, finalize, ref
 
-from antiphon.accel.decoding.request import Request
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.decoding.step import (
+    Request,
     StepRequest,
     decode_step,
     guess_tokens,

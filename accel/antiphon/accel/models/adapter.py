@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from antiphon.accel.files import verified_folder
 from antiphon.accel.progress import Progress
 from antiphon.accel.quiet_loading import quiet_loading
-from antiphon.accel.verified_folder import verified_folder
 
 READER = Path(__file__).parent / "reader"
 """Folder of the bundled adapter."""

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.accel.cache_folder import cache_folder
-from antiphon.accel.hub_download import download_weights
+from antiphon.accel.files import sha256, verified_folder
+from antiphon.accel.hub_download import download_weights, find_on_hub
 from antiphon.accel.models.adapter import READER, is_adapter, merge_adapter
-from antiphon.accel.models.hub import find_on_hub
 from antiphon.accel.progress import Progress, ignore_progress
 from antiphon.accel.quiet_loading import quiet_loading
-from antiphon.accel.verified_folder import sha256, verified_folder
 
 BUNDLED = ("reader", "smollm2")
 """Names of the bundled models."""

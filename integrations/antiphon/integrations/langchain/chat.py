@@ -22,8 +22,8 @@ from antiphon.accel.text.thinking_switch import thinking_traits
 from antiphon.accel.text.tool_choice import supports_tools
 from antiphon.integrations.langchain.base_model import AntiphonBaseModel
 from antiphon.integrations.langchain.chat_messages import chat_messages
+from antiphon.integrations.langchain.documents import hide_arguments, hide_references, references_of
 from antiphon.integrations.langchain.outputs import ai_message, message_chunk
-from antiphon.integrations.langchain.references import hide_arguments, hide_references, references_of
 from antiphon.integrations.langchain.retrieval_chain import ChainInput, retrieval_chain
 from antiphon.integrations.langchain.structured import format_arguments, openai_tool, with_json_output
 from antiphon.integrations.model_call import ModelCall

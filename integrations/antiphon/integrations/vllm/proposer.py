@@ -15,8 +15,7 @@ from antiphon.accel.drafting.draft import Draft, DrafterFactory
 from antiphon.accel.drafting.drafters.suffix_match import SuffixMatch
 from antiphon.accel.drafting.row_selection import ScoredDraft
 from antiphon.integrations.vllm.admission import read_sources
-from antiphon.integrations.vllm.batch import BatchRow
-from antiphon.integrations.vllm.batch_budget import BatchBudget
+from antiphon.integrations.vllm.batch import BatchBudget, BatchRow
 from antiphon.integrations.vllm.model_runner_v1 import patch_worker
 from antiphon.integrations.vllm.request_drafter import RequestDrafter
 

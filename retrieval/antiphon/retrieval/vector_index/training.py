@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from antiphon.retrieval.vector_index.description import IndexDescription
-from antiphon.retrieval.vector_index.faiss_index import FaissIndex
-from antiphon.retrieval.vector_index.faiss_library import import_faiss
+from antiphon.retrieval.vector_index.faiss_index import FaissIndex, import_faiss
 from antiphon.retrieval.vector_index.flat import Vectors
 from antiphon.retrieval.vector_index.recall import GroundTruth, ground_truth
 from antiphon.retrieval.vector_index.settings import IndexSetting

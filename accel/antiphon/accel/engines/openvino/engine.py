@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from antiphon.accel.drafting.acceptance_stats import AcceptanceStats, initial_stats, make_budget
+from antiphon.accel.drafting.budget import AcceptanceStats, initial_stats, make_budget
 from antiphon.accel.drafting.draft import EMPTY, Draft, Logits, Tokens
 from antiphon.accel.engines.fair_lock import FairLock
 from antiphon.accel.engines.openvino.block_pool import BlockPool, OutOfBlocksError

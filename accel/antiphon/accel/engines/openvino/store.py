@@ -22,7 +22,7 @@ from antiphon.accel.cache_folder import cache_folder
 from antiphon.accel.engines.openvino import compression
 from antiphon.accel.engines.openvino.runtime import core, version
 from antiphon.accel.engines.openvino.weights import mark_decompression
-from antiphon.accel.verified_folder import is_intact, verified_folder
+from antiphon.accel.files import is_intact, verified_folder
 
 if TYPE_CHECKING:
     import openvino

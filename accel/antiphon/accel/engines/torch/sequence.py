@@ -16,11 +16,9 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 
 from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, most_likely_chain, trim
 from antiphon.accel.drafting.tree import Tree, build_tree
-from antiphon.accel.engines.hidden_states import KeptStates
-from antiphon.accel.engines.protocol import REPRODUCIBLE_ROWS
+from antiphon.accel.engines.protocol import REPRODUCIBLE_ROWS, KeptStates
 from antiphon.accel.engines.torch.attention import EXACT, override_attention, varying_shapes
-from antiphon.accel.engines.torch.bita_cache import BitaCache
-from antiphon.accel.engines.torch.bita_weights import BitaWeights, embed_tokens
+from antiphon.accel.engines.torch.bita_weights import BitaCache, BitaWeights, embed_tokens
 from antiphon.accel.engines.torch.cache_kinds import (
     capacity,
     crop_attention,
