@@ -135,15 +135,15 @@ class LanguageModel:
             ImportError: The package of a bundled model is missing; the message says what to run.
             OSError: No model is found under this name, or the hub cannot be reached.
             NotEnoughMemoryError: The model needs more memory than this process may use.
-            NotCachedError: With ``only_cached``: something is not in the cache, or torch runs the
-                model.
+            NotCachedError: With ``only_cached``: something is not in the cache, or torch runs the model.
         """
         arguments.setdefault("engine", "auto")
         options = pop_options(arguments)
         check_drafter(options.drafter)  # before anything is loaded
         if isinstance(name_or_path, str) and is_address(name_or_path):
-            message = f"{name_or_path} is the address of a server; load it with RemoteLanguageModel({name_or_path!r})."
-            raise ValueError(message)
+            raise ValueError(
+                f"{name_or_path} is a server's address; load it with RemoteLanguageModel({name_or_path!r})."
+            )
         place = converted_model(name_or_path, progress=report) or name_or_path
         if device_map is None and "quantization_config" not in arguments:
             runs: Any = {"engine": options.engine_name, "weights": options.weights, "cache": memory}

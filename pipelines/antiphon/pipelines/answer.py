@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, fields
 from functools import cached_property
 from itertools import groupby
 from pathlib import PurePath
@@ -63,30 +63,14 @@ class Answer:
     seconds: float = 0.0
 
     @classmethod
-    def from_completion(
-        cls,
-        question: str,
-        completion: Completion,
-        passages: tuple[Passage, ...],
-        citations: tuple[Citation, ...],
-        model: str = "",
-        seconds: float = 0.0,
-    ) -> Answer:
-        """Build the answer from a completion."""
-        return cls(
-            question=question,
-            text=completion.text,
-            citations=citations,
-            passages=passages,
-            usage=completion.usage,
-            steps=completion.steps,
-            finish_reason=completion.finish_reason,
-            origins=completion.origins,
-            reasoning=completion.reasoning,
-            ended_in_thinking=completion.ended_in_thinking,
-            model=model,
-            seconds=seconds,
-        )
+    def from_completion(cls, question: str, completion: Completion, **others: Any) -> Answer:
+        """Return the answer with the text, cost and thinking of a completion.
+
+        Args:
+            **others: the answer's other attributes, such as its passages and citations.
+        """
+        shared = {field.name for field in fields(cls)} & {field.name for field in fields(completion)}
+        return cls(question=question, **{name: getattr(completion, name) for name in shared}, **others)
 
     @property
     def is_refusal(self) -> bool:
@@ -248,9 +232,13 @@ class AnswerStream(TextStream):
             RuntimeError: the stream has not ended yet.
         """
         completion = self.completion
-        citations = self.plan.cite(completion.text)
         return Answer.from_completion(
-            self.question.text, completion, self.passages, citations, self.plan.model, self._seconds
+            self.question.text,
+            completion,
+            passages=self.passages,
+            citations=self.plan.cite(completion.text),
+            model=self.plan.model,
+            seconds=self._seconds,
         )
 
 

@@ -179,7 +179,7 @@ def plan_request(
     If this prompt exceeds the context window, the oldest messages are dropped first, then passages.
 
     Args:
-        passages: the retrieved passages, best first.
+        passages: the retrieved passages, best first; at least one.
         prompt: a prompt format in place of the model's own; if it is given, no lines are selected.
         prefix_of: function that returns the prefix cache of a passage; called with the first
             passage if the prompt starts with it.
@@ -187,10 +187,8 @@ def plan_request(
             ``temperature``, ``stop``, ... The model does not think unless ``thinking`` is set.
 
     Raises:
-        ValueError: there is no passage, or not even the best one fits the context window.
+        ValueError: not even the best passage fits the context window.
     """
-    if not passages:
-        raise ValueError(f"The search found no passage for {question.complete!r}; an answer needs at least one.")
     found, form = tuple(passages), prompt or prompt_format(language_model)
     if generation.get("max_new_tokens") is None:
         generation["max_new_tokens"] = default_max_new_tokens(language_model)

@@ -243,7 +243,9 @@ async def _answer(call: Call, collection: Collection, question: str) -> Answer:
         job.cancel()
     completion, plan = text.finished.completion, text.started.plan
     citations = await asyncio.to_thread(plan.cite, completion.text)
-    return Answer.from_completion(question, completion, plan.passages, citations, served.language_model.name)
+    return Answer.from_completion(
+        question, completion, passages=plan.passages, citations=citations, model=served.language_model.name
+    )
 
 
 async def read_passage(

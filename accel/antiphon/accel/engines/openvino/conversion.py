@@ -18,8 +18,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
 from antiphon.accel.engines.openvino.paged_attention import OPERATION, PAGED, Tracing, to_openvino, tracing
-from antiphon.accel.engines.openvino.paged_inputs import ATTENTION, BLOCK_SIZE, TABLES, CacheShape
-from antiphon.accel.engines.openvino.state_inputs import STATE_TABLES, STATES
+from antiphon.accel.engines.openvino.paged_inputs import ATTENTION, BLOCK_SIZE, STATE_TABLES, STATES, TABLES, CacheShape
 from antiphon.accel.engines.openvino.state_layers import TRANSLATIONS, StateTracing
 from antiphon.accel.engines.openvino.weights import INPUT_PREFIX, large_weights
 from antiphon.accel.engines.torch.draft_states import follow_drafts, replaced_functions

@@ -13,10 +13,9 @@ from antiphon.accel.drafting.draft import Logits
 from antiphon.accel.engines.numpy_logits import NumpyLogits
 from antiphon.accel.engines.openvino.lm_head import HeadLogits, LMHead, PassLogits, add_hidden_states, split_head
 from antiphon.accel.engines.openvino.mlp import FUSED, fuse_products, keep_products_apart, merge_gate_and_up
-from antiphon.accel.engines.openvino.paged_inputs import CacheShape, set_cache_shapes
+from antiphon.accel.engines.openvino.paged_inputs import STATE_TABLES, CacheShape, set_cache_shapes, state_shapes
 from antiphon.accel.engines.openvino.paged_memory import BlockStorage
 from antiphon.accel.engines.openvino.runtime import core
-from antiphon.accel.engines.openvino.state_inputs import STATE_TABLES, state_shapes
 from antiphon.accel.engines.openvino.weights import Owners, TemporaryWeights
 
 if TYPE_CHECKING:

@@ -21,7 +21,6 @@ from transformers import PreTrainedModel
 from antiphon.accel.drafting.draft import Draft
 from antiphon.accel.drafting.drafters.recycling_table import Bigrams
 from antiphon.accel.engines.openvino import compression
-from antiphon.accel.engines.openvino.compatibility import Compatibility, load_compatibility, save_compatibility
 from antiphon.accel.engines.openvino.conversion import UnsupportedModelError, paged_model, windows_of
 from antiphon.accel.engines.openvino.cost import step_cost
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
@@ -42,7 +41,14 @@ from antiphon.accel.engines.openvino.runtime import (
     supports_precision,
 )
 from antiphon.accel.engines.openvino.self_test import run_self_test
-from antiphon.accel.engines.openvino.store import fingerprint, folder_of, load_or_convert
+from antiphon.accel.engines.openvino.store import (
+    Compatibility,
+    fingerprint,
+    folder_of,
+    load_compatibility,
+    load_or_convert,
+    save_compatibility,
+)
 from antiphon.accel.engines.openvino.weights import Owners, attach_weights, large_weights, weight_arrays
 from antiphon.accel.engines.torch.bigrams import bigram_facts, load_or_compute_bigrams
 from antiphon.accel.engines.torch.cost_store import is_credible

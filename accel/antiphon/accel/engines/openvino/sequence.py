@@ -12,10 +12,10 @@ import numpy as np
 
 from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, most_likely_chain, path_to, trim, without_probes
 from antiphon.accel.drafting.tree import build_tree
+from antiphon.accel.engines.openvino.block_pool import EMPTY_STATE
 from antiphon.accel.engines.openvino.graph import SequenceRows, StatePath
 from antiphon.accel.engines.openvino.paged_inputs import BLOCK_SIZE
 from antiphon.accel.engines.openvino.paged_memory import PagedMemory
-from antiphon.accel.engines.openvino.state_pool import EMPTY_STATE
 from antiphon.accel.engines.protocol import KeptStates
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 from transformers.activations import ACT2FN
 
-from antiphon.accel.engines.openvino.state_inputs import STATE_TABLES
+from antiphon.accel.engines.openvino.paged_inputs import STATE_TABLES
 
 L2_EPSILON = 1e-6
 """Added to the squared norm of queries and keys, as in transformers."""

@@ -17,7 +17,13 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, most_likely_chain, trim
 from antiphon.accel.drafting.tree import Tree, build_tree
 from antiphon.accel.engines.protocol import REPRODUCIBLE_ROWS, KeptStates
-from antiphon.accel.engines.torch.attention import EXACT, override_attention, varying_shapes
+from antiphon.accel.engines.torch.attention import (
+    EXACT,
+    additive_mask,
+    attention_mask,
+    override_attention,
+    varying_shapes,
+)
 from antiphon.accel.engines.torch.bita_weights import BitaCache, BitaWeights, embed_tokens
 from antiphon.accel.engines.torch.cache_kinds import (
     capacity,
@@ -30,7 +36,6 @@ from antiphon.accel.engines.torch.cache_kinds import (
 )
 from antiphon.accel.engines.torch.draft_states import Ancestry, DraftStates
 from antiphon.accel.engines.torch.growing_cache import GrowingLayer, make_growing
-from antiphon.accel.engines.torch.masks import additive_mask, attention_mask
 from antiphon.accel.engines.torch.packed_attention import PACKED
 from antiphon.accel.engines.torch.traits import Traits
 
