@@ -8,10 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from antiphon.accel import TextModel
 from antiphon.accel.text.messages import Message
 from antiphon.retrieval.keywords import keyword_text
+
+if TYPE_CHECKING:
+    from antiphon.accel import TextModel
 
 _CONNECTIVES = re.compile(r"(and|but|or|so|then|also|why|why not|what about|how about|what else|anything else)\b", re.I)
 _REFERENCES = re.compile(

@@ -50,8 +50,8 @@ Out = Annotated[
 EmbedderName = Annotated[
     str,
     typer.Option(
-        help="minilm, bge-m3, a folder, a hub name, or a model on a server (ollama/NAME, an address); auto: BGE-M3 on a "
-        "GPU, MiniLM on a CPU."
+        help="minilm, bge-m3, a folder, a hub name, or a model on a server (ollama/NAME, an address); auto: BGE-M3 on "
+        "a GPU, MiniLM on a CPU."
     ),
 ]
 QueryPrompt = Annotated[
