@@ -15,7 +15,8 @@ from weakref import ref
 
 import pytest
 
-from antiphon.accel.decoding.scheduler import Batch, Scheduler, scheduler_of
+from antiphon.accel.decoding.engine_request import Batch
+from antiphon.accel.decoding.scheduler import Scheduler, scheduler_of
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.decoding.step import Request
 from antiphon.accel.drafting.budget import FixedBudget

@@ -159,7 +159,7 @@ class RemoteLanguageModel:
         streams = [self._stream(*request) for request in requests]
         pool = ThreadPoolExecutor(batch_size, thread_name_prefix="antiphon-remote")
         try:
-            return list(pool.map(_read, streams))
+            return list(pool.map(lambda stream: stream.to_end().completion, streams))
         finally:  # after an error or Ctrl-C, the remaining requests are dropped
             for stream in streams:
                 stream.close()
@@ -274,10 +274,6 @@ class RemoteLanguageModel:
                 stacklevel=2,
             )
         return drafts
-
-
-def _read(stream: RemoteStream) -> Completion:
-    return stream.to_end().completion
 
 
 def _content(prompt: PromptInput) -> Content:

@@ -36,8 +36,9 @@ from antiphon.accel.drafting.drafters.head import Head
 from antiphon.accel.engines.protocol import AnonymousTenant, ModelEngine, SequenceOptions
 from antiphon.accel.engines.selection import select_engine
 from antiphon.accel.engines.torch.bita_weights import bita_weights_of
+from antiphon.accel.engines.torch.cache_kinds import cached_length
 from antiphon.accel.engines.torch.engine import engine_of
-from antiphon.accel.engines.torch.sequence import CACHE_ARGUMENTS, cache_of, cached_length
+from antiphon.accel.engines.torch.sequence import CACHE_ARGUMENTS, cache_of
 
 Made = TypeVar("Made")
 

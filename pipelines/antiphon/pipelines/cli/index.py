@@ -14,6 +14,7 @@ from antiphon.pipelines.cli.index_report import index_documents, show_documents,
 from antiphon.pipelines.cli.options import Device
 from antiphon.pipelines.rendering.sanitize import sanitize_line
 from antiphon.pipelines.rendering.segments import counted
+from antiphon.retrieval.embedders.prompts import with_prompts
 from antiphon.retrieval.postgres.address import shown_location
 
 
@@ -114,8 +115,6 @@ def index(
     if remove:
         _remove(paths, location, device)
         return
-    from antiphon.retrieval.embedders.by_name import with_prompts
-
     prompted = with_prompts(embedder, query_prompt, document_prompt)
     options = {"embedder": prompted, "device": device, "setting": setting, "follow_links": follow_links, "add": add}
     show_index(index_documents(paths, location, yes=yes, ray=ray, **options))

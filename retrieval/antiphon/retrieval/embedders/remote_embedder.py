@@ -11,7 +11,7 @@ import numpy as np
 
 from antiphon.accel.remote.errors import RemoteError, unreachable
 from antiphon.accel.remote.server import find_embedder, split_address
-from antiphon.retrieval.embedders.by_name import family_prompts, split_prompts
+from antiphon.retrieval.embedders.prompts import family_prompts, split_prompts
 from antiphon.retrieval.embedders.protocol import check_texts
 from antiphon.retrieval.vector_index.flat import Vectors, normalized
 

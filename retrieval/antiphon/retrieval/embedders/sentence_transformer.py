@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from antiphon.retrieval.embedders.by_name import NO_PROMPTS, family_prompts, with_prompts
+from antiphon.retrieval.embedders.prompts import NO_PROMPTS, family_prompts, with_prompts
 from antiphon.retrieval.embedders.protocol import check_texts
 from antiphon.retrieval.encoder_runtime.device import batch_size, pick_device
 from antiphon.retrieval.encoder_runtime.engine_selection import (

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.accel.remote.server import is_address
-from antiphon.retrieval.embedders.by_name import chosen_embedder, split_prompts
+from antiphon.retrieval.embedders.by_name import chosen_embedder
 from antiphon.retrieval.embedders.minilm import MiniLMEmbedder
+from antiphon.retrieval.embedders.prompts import split_prompts
 from antiphon.retrieval.embedders.protocol import Embedder, TokenEmbedder
 from antiphon.retrieval.encoder_runtime.device import pick_device
 from antiphon.retrieval.encoder_runtime.hub import HUB_NAMES

@@ -26,6 +26,7 @@ from antiphon.accel.engines.torch.attention import (
 )
 from antiphon.accel.engines.torch.bita_weights import BitaCache, BitaWeights, embed_tokens
 from antiphon.accel.engines.torch.cache_kinds import (
+    cached_length,
     capacity,
     crop_attention,
     end_recording,
@@ -385,11 +386,6 @@ def cache_of(model: PreTrainedModel, arguments: dict[str, Any]) -> Cache | None:
             cache: Cache = arguments[name]
             return cache
     return None
-
-
-def cached_length(cache: Cache) -> int:
-    """Return the number of cached tokens; 0 for a purely recurrent cache, which has no count."""
-    return int(cache.get_seq_length()) if any(hasattr(layer, "keys") for layer in cache.layers) else 0
 
 
 def _recurrent_states(cache: Cache) -> list[dict[str, Any]]:
