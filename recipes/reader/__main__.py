@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from antiphon.accel.models.adapter import READER
+from antiphon.accel.models.bundled import READER
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.console import CommandGroup
 from antiphon.pipelines.cli.options import AsJson, Device

@@ -13,8 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from antiphon.accel import LanguageModel, RemoteLanguageModel, resolve_model
 from antiphon.accel.files import is_intact, verified_folder
-from antiphon.accel.models.adapter import CONFIG, WEIGHTS
-from antiphon.accel.models.bundled import GGUF_SHA256, smollm2
+from antiphon.accel.models.bundled import CONFIG, GGUF_SHA256, WEIGHTS, smollm2
 from antiphon.pipelines.extractive_model import ExtractiveModel, text_model
 from antiphon.pipelines.prompt import prompt_format, reader_prompt
 from tests.tiny import tiny_model

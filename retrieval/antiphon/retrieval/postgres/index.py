@@ -104,8 +104,7 @@ class PostgresIndex:
 
     Args:
         url: The address, ``postgresql://USER:PASSWORD@HOST:PORT/DATABASE?table=NAME``.
-        embedder: The embedder that makes the vectors; the table is created if it does not exist.
-            None: the table must exist.
+        embedder: The embedder that makes the vectors, and a missing table. None: the table must exist.
         timeout: Seconds to wait for an answer.
         dry_run: Do not create a missing table, only check that it can be created.
 
