@@ -1,4 +1,4 @@
-"""Train a FAISS index: create it, train it on a sample, add the vectors, and choose the number of probes by its recall."""
+"""Train a FAISS index on a sample, add the vectors, and choose the number of probes by its recall."""
 
 from __future__ import annotations
 
