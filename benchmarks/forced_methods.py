@@ -19,8 +19,7 @@ from antiphon.accel.decoding.model_request import head_part
 from antiphon.accel.drafting.drafters import Blend
 from antiphon.accel.engines.torch.bita_weights import bita_weights_of
 from antiphon.pipelines.benchmark.jobs import make_jobs
-from antiphon.pipelines.benchmark.methods import GREEDY, AntiphonGenerate, TransformersGenerate
-from antiphon.pipelines.benchmark.run import Job, Method, MethodRun
+from antiphon.pipelines.benchmark.methods import GREEDY, AntiphonGenerate, Job, Method, MethodRun, TransformersGenerate
 from benchmarks.methods import WarmBlend
 from benchmarks.openvino_genai import (
     GenAIPipelines,

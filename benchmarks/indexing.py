@@ -26,8 +26,8 @@ from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import AsJson
 from antiphon.pipelines.rendering.tables import result_table
 from antiphon.retrieval.vector_index.flat import Vectors
-from antiphon.retrieval.vector_index.recall import GroundTruth, ground_truth
 from antiphon.retrieval.vector_index.settings import PER_LIST, IndexSetting, choose_setting
+from antiphon.retrieval.vector_index.training import GroundTruth, ground_truth
 from benchmarks.program import program
 from benchmarks.vector_sets import held_out, load_vectors
 

@@ -20,7 +20,7 @@ from benchmarks.openvino_genai import (
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
     from antiphon.accel.engines.selection import EngineName
-    from antiphon.pipelines.benchmark.run import Job, Method, MethodRun
+    from antiphon.pipelines.benchmark.methods import Job, Method, MethodRun
 
 WARM = "blend-warm"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from antiphon.pipelines.benchmark.run import Job, MethodRun
+from antiphon.pipelines.benchmark.methods import Job, MethodRun
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from antiphon.pipelines.cli.errors import INPUT_ERRORS, exit_with_message
+from antiphon.pipelines.cli.console import INPUT_ERRORS, exit_with_message
 
 
 class SingleCommand(TyperCommand):

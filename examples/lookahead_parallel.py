@@ -26,9 +26,9 @@ from transformers import (
 )
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.decoding.request import Request
 from antiphon.accel.decoding.scheduler import scheduler_of
 from antiphon.accel.decoding.stats import Step
+from antiphon.accel.decoding.step import Request
 from antiphon.accel.decoding.tokens import RequestOutput, Sampler, TokenHistory
 from antiphon.accel.drafting.budget import FixedBudget
 from antiphon.accel.drafting.draft import ROOT, Draft, Logits, Tokens, path_to, take_rows

@@ -34,7 +34,7 @@ MAY_IMPORT_FILES = {
         "antiphon.accel.quiet_loading",
         "antiphon.accel.remote.errors",
         "antiphon.accel.remote.server",
-        "antiphon.accel.verified_folder",
+        "antiphon.accel.files",
     )
 }
 """Single files of another part that a part may import as well."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from antiphon.accel.text.token_bytes import byte_alphabet
+from antiphon.accel.text.detokenize import byte_alphabet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -9,7 +9,7 @@ from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.progress import Progress
-from antiphon.pipelines.benchmark.run import Job
+from antiphon.pipelines.benchmark.methods import Job
 from benchmarks.batch.methods import BatchMethod, BatchRun
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from antiphon.accel.drafting.drafters import DRAFTERS, RecyclingTable
-from antiphon.pipelines.benchmark.run import Job
+from antiphon.pipelines.benchmark.methods import Job
 from benchmarks.openvino_genai import (
     GENAI,
     GENAI_LOOKUP,

@@ -16,7 +16,7 @@ import typer
 from rich.table import Table
 
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.errors import CommandGroup
+from antiphon.pipelines.cli.console import CommandGroup
 from antiphon.pipelines.cli.options import AsJson, Device, Precision
 from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
 from antiphon.pipelines.rendering.tables import result_table

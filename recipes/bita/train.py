@@ -21,10 +21,9 @@ from transformers import DynamicCache
 
 from antiphon.accel.drafting.drafters import BITA_FILE
 from antiphon.accel.drafting.tree import Tree
-from antiphon.accel.engines.torch.bita_cache import BitaCache
-from antiphon.accel.engines.torch.bita_weights import BitaWeights, embed_tokens
+from antiphon.accel.engines.torch.attention import additive_mask, attention_mask
+from antiphon.accel.engines.torch.bita_weights import BitaCache, BitaWeights, embed_tokens
 from antiphon.accel.engines.torch.engine import traits_of
-from antiphon.accel.engines.torch.masks import additive_mask, attention_mask
 from recipes.bita.answers import OwnAnswer
 from recipes.bita.initial import initial_bita_weights, save_bita_weights
 from recipes.training_loop import StepReport, train_weights

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from antiphon.accel.models.adapter import READER
+from antiphon.accel.models.bundled import READER
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.errors import CommandGroup
+from antiphon.pipelines.cli.console import CommandGroup
 from antiphon.pipelines.cli.options import AsJson, Device
 from antiphon.pipelines.cli.preparation import dtype_named, load_language_model
 from antiphon.pipelines.rendering.tables import result_table

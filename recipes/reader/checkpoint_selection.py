@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from antiphon.accel.models.adapter import WEIGHTS
+from antiphon.accel.models.bundled import WEIGHTS
 from recipes.reader.example import TrainingExample
 from recipes.reader.score import Score, score
 from recipes.reader.train import save_adapter

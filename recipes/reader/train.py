@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from antiphon.accel.files import write_file
-from antiphon.accel.models.adapter import check_adapter, errors_as_value_error, quiet_peft
-from antiphon.accel.models.bundled import resolve_model
+from antiphon.accel.models.bundled import check_adapter, errors_as_value_error, quiet_peft, resolve_model
 from recipes.reader.encoding import PackedExample, encode_example
 from recipes.reader.example import TrainingExample
 from recipes.training_loop import StepReport, train_weights

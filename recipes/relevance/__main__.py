@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.errors import CommandGroup
+from antiphon.pipelines.cli.console import CommandGroup
 from antiphon.pipelines.cli.preparation import dtype_named
 from recipes.options import Documents, Out, Questions, Seed
 

@@ -16,7 +16,7 @@ from safetensors.torch import load, save
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 
 from antiphon.accel.files import write_file
-from antiphon.accel.models.adapter import quiet_peft
+from antiphon.accel.models.bundled import quiet_peft
 from antiphon.pipelines.relevance import HEAD, EncoderInput, Head, encoder_inputs
 from antiphon.retrieval import MiniLMEmbedder, Passage
 from antiphon.retrieval.embedders.minilm import load_minilm

@@ -18,8 +18,7 @@ from antiphon.accel.decoding.stats import FinishReason
 from antiphon.accel.drafting.cost_model import CostModel
 from antiphon.accel.drafting.draft import Draft, Logits, Tokens, path_to, trim
 from antiphon.accel.engines.fair_lock import FairLock
-from antiphon.accel.engines.hidden_states import KeptStates
-from antiphon.accel.engines.protocol import CachedSequence, Level, SequenceInput, ThreadSettings
+from antiphon.accel.engines.protocol import CachedSequence, KeptStates, Level, SequenceInput, ThreadSettings
 
 __all__ = ["GreedySampler", "TableEngine", "TableOutput", "TableSequence"]
 
@@ -163,7 +162,7 @@ class TableEngine:
 
 
 class TableOutput:
-    """The tokens of a request. Implements `antiphon.accel.decoding.request.Output`."""
+    """The tokens of a request. Implements `antiphon.accel.decoding.step.Output`."""
 
     def __init__(self, prompt: Tokens, new_tokens: int, ends: Sequence[int] = ()) -> None:
         self.tokens = list(prompt)
@@ -192,5 +191,5 @@ class GreedySampler:
     is_greedy = True
 
     def bind(self, logits: Logits) -> Callable[[int], int]:
-        """See `antiphon.accel.decoding.request.TokenSampler.bind`."""
+        """See `antiphon.accel.decoding.step.TokenSampler.bind`."""
         return logits.argmax

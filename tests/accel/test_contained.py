@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.drafting.drafters.contained import Contained
+from antiphon.accel.drafting.drafters.token_index import Contained
 from antiphon.accel.text.messages import PromptSpan, tokenize_prompt
 from tests.pipelines.recording_drafter import RecordingBlend
 from tests.tiny import byte_tokenizer, tiny_model

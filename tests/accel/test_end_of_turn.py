@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.text.end_tokens import EndTokens
+from antiphon.accel.request_builder import EndTokens
 from tests.tiny import END_OF_TURN, EOS, byte_tokenizer, tiny_model
 
 RECORDED = Path(__file__).parents[3] / "shared" / "data" / "chat_templates"

@@ -24,8 +24,8 @@ from antiphon.accel.decoding.prefix_cache import PrefixCache
 from antiphon.accel.drafting.draft import EMPTY, Accepted
 from antiphon.accel.drafting.drafters import Blend
 from antiphon.accel.drafting.drafters.head import EXPLORE_EVERY, MAX_DEPTH, Head, HeadStats, HiddenStates
-from antiphon.accel.engines.hidden_states import MAX_TOKENS, KeptStates
 from antiphon.accel.engines.openvino.runtime import is_installed
+from antiphon.accel.engines.protocol import MAX_TOKENS, KeptStates
 from antiphon.accel.engines.selection import EngineName
 from antiphon.accel.engines.torch import assistants, heads
 from antiphon.accel.engines.torch.assistants import guesses_of

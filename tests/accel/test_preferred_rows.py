@@ -2,11 +2,10 @@
 
 import pytest
 
-from antiphon.accel.drafting.budget import EXPLORE_EVERY, MAX_ROWS, AdaptiveBudget
+from antiphon.accel.drafting.budget import EXPLORE_EVERY, MAX_ROWS, AdaptiveBudget, PreferredRows
 from antiphon.accel.drafting.calibration import Calibration
 from antiphon.accel.drafting.cost_model import CostModel, StepCost
 from antiphon.accel.drafting.draft import EMPTY, Accepted, chain
-from antiphon.accel.drafting.preferred_rows import PreferredRows
 
 COSTS = {1: 1.0, 4: 1.2, 8: 1.4, 16: 1.9, 32: 3.0}
 CHANGING = StepCost({64: COSTS}, shape_change=0.4)

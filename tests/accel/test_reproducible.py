@@ -14,9 +14,8 @@ from antiphon.accel.drafting.draft import DrafterFactory
 from antiphon.accel.drafting.drafters import Nothing
 from antiphon.accel.drafting.tree import AttentionSpan, build_tree
 from antiphon.accel.engines.protocol import REPRODUCIBLE_ROWS
-from antiphon.accel.engines.torch.attention import exact_attention, implementation_of
+from antiphon.accel.engines.torch.attention import attention_mask, exact_attention, implementation_of
 from antiphon.accel.engines.torch.engine import engine_of
-from antiphon.accel.engines.torch.masks import attention_mask
 from antiphon.accel.generate import generate
 from tests.accel.adversarial_drafters import (
     OracleDrafter,

@@ -15,9 +15,10 @@ from weakref import ref
 
 import pytest
 
-from antiphon.accel.decoding.request import Request
-from antiphon.accel.decoding.scheduler import Batch, Scheduler, scheduler_of
+from antiphon.accel.decoding.engine_request import Batch
+from antiphon.accel.decoding.scheduler import Scheduler, scheduler_of
 from antiphon.accel.decoding.stats import Step
+from antiphon.accel.decoding.step import Request
 from antiphon.accel.drafting.budget import FixedBudget
 from antiphon.accel.drafting.cost_model import CostModel, StepCost
 from antiphon.accel.drafting.draft import Accepted, Draft, Drafter, Logits, Tokens
@@ -87,7 +88,7 @@ def test_scheduler_and_table_engine_need_no_torch() -> None:
     script = (
         "import sys; from tests.accel.table_engine import *;"
         "from antiphon.accel.decoding.scheduler import *;"
-        "from antiphon.accel.decoding.request import Request;"
+        "from antiphon.accel.decoding.step import Request;"
         "from antiphon.accel.drafting.drafters import Blend; from antiphon.accel.drafting.budget import FixedBudget;"
         "engine = TableEngine(lambda tokens: (tokens[-1] + 1) % 9, 9); output = TableOutput([1, 2, 3], 20);"
         "request = Request(TableSequence(), Blend(), GreedySampler(), output, FixedBudget(8));"

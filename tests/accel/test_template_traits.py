@@ -11,8 +11,7 @@ import pytest
 
 from antiphon.accel.text.chat_template import apply_chat_template
 from antiphon.accel.text.template_check import CASES, TemplateCase
-from antiphon.accel.text.template_renderer import render_template
-from antiphon.accel.text.template_traits import OMITTED, TemplateTraits, template_traits
+from antiphon.accel.text.template_traits import OMITTED, TemplateTraits, render_template, template_traits
 from tests.tiny import byte_tokenizer
 
 RECORDED = Path(__file__).parents[3] / "shared" / "data" / "chat_templates"

@@ -4,7 +4,7 @@ import pytest
 from tokenizers import decoders
 from transformers import PreTrainedTokenizerBase
 
-from antiphon.accel.text.token_bytes import TokenBytes
+from antiphon.accel.text.detokenize import TokenBytes
 from tests.accel.test_detokenize import sentencepiece
 from tests.tiny import byte_tokenizer
 

@@ -5,7 +5,7 @@ import torch
 
 from antiphon.accel.drafting.draft import ROOT
 from antiphon.accel.drafting.tree import AttentionSpan, Tree, build_tree
-from antiphon.accel.engines.torch.masks import attention_mask
+from antiphon.accel.engines.torch.attention import attention_mask
 
 
 def seen(tree: Tree, span: AttentionSpan, row: int, *, length: int, offset: int, padding: int) -> set[int]:

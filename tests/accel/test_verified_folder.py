@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from antiphon.accel.verified_folder import MANIFEST, is_intact, verified_folder
+from antiphon.accel.files import MANIFEST, is_intact, verified_folder
 
 WEIGHTS = b"weights" * 1000
 
@@ -119,7 +119,7 @@ def test_what_a_killed_process_left_is_swept_when_it_is_old(tmp_path: Path) -> N
 def test_processes_that_write_at_once_or_are_killed_do_not_tear_it(tmp_path: Path) -> None:
     script = (
         "import os, sys; from pathlib import Path\n"
-        "from antiphon.accel.verified_folder import verified_folder\n"
+        "from antiphon.accel.files import verified_folder\n"
         "def write(folder):\n"
         "    for i in range(5):\n"
         "        (folder / str(i)).write_text(sys.argv[2] * 999)\n"

@@ -13,9 +13,9 @@ from antiphon.pipelines.benchmark.methods import (
     GREEDY,
     NAMES,
     PROMPT_LOOKUP,
+    Method,
     methods_by_name,
 )
-from antiphon.pipelines.benchmark.run import Method
 from antiphon.pipelines.benchmark.speed import Speed, measure_speed
 from benchmarks import forced_methods
 from benchmarks.forced_methods import ReplayJob, replay_jobs, replaying

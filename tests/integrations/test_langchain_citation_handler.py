@@ -20,8 +20,7 @@ from langchain_core.tools import create_retriever_tool
 from langgraph.graph import START, StateGraph
 
 from antiphon.integrations.langchain import ChatAntiphon, CitationHandler
-from antiphon.integrations.langchain.citation_handler import unambiguous
-from antiphon.integrations.passages_in_prompt import PassagesInPrompt
+from antiphon.integrations.langchain.citation_handler import PassagesInPrompt, unambiguous
 from antiphon.retrieval import Passage
 from tests.integrations.scripted_model import ScriptedModel
 from tests.integrations.tenant_contracts import (

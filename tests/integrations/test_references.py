@@ -28,7 +28,7 @@ from pydantic import BaseModel, PrivateAttr
 
 from antiphon.accel import LanguageModel
 from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon
-from antiphon.integrations.langchain.references import hide_references, references_of
+from antiphon.integrations.langchain.documents import hide_references, references_of
 from antiphon.integrations.llama_index import AntiphonLLM
 from antiphon.integrations.llama_index.outputs import citation_blocks
 from antiphon.integrations.references import HiddenReferences

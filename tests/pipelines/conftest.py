@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from antiphon.accel import LanguageModel
-from antiphon.accel.models.adapter import READER, is_adapter
-from antiphon.accel.models.bundled import resolve_model
+from antiphon.accel.models.bundled import READER, is_adapter, resolve_model
 from antiphon.pipelines.cli.console import quiet_libraries
 from tests.child_process import _child_processes_find_our_modules
 from tests.tiny import byte_tokenizer, tiny_model

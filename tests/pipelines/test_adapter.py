@@ -12,11 +12,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from antiphon.accel import LanguageModel, RemoteLanguageModel, resolve_model
-from antiphon.accel.models.adapter import CONFIG, WEIGHTS
-from antiphon.accel.models.bundled import GGUF_SHA256, smollm2
-from antiphon.accel.verified_folder import is_intact, verified_folder
-from antiphon.pipelines.extractive_model import ExtractiveModel
-from antiphon.pipelines.language_models import text_model
+from antiphon.accel.files import is_intact, verified_folder
+from antiphon.accel.models.bundled import CONFIG, GGUF_SHA256, WEIGHTS, smollm2
+from antiphon.pipelines.extractive_model import ExtractiveModel, text_model
 from antiphon.pipelines.prompt import prompt_format, reader_prompt
 from tests.tiny import tiny_model
 

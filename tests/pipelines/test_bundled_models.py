@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from antiphon.accel import LanguageModel, resolve_model
-from antiphon.accel.verified_folder import is_intact
+from antiphon.accel.files import is_intact
 from antiphon.pipelines.models.drafters import resolve_drafter
 from antiphon.pipelines.prompt import reader_prompt
 from antiphon.pipelines.quotes import quotable_lines

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.accel import LanguageModel
-from antiphon.pipelines.benchmark.run import Job, MethodRun
+from antiphon.pipelines.benchmark.methods import Job, MethodRun
 from antiphon.pipelines.benchmark.speed import MethodFigures, Speed
 from antiphon.pipelines.cli import demo
 from antiphon.pipelines.data.demo import demo_documents, demo_tasks

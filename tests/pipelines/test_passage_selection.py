@@ -12,7 +12,7 @@ from antiphon.accel.text.messages import Message
 from antiphon.pipelines import Rag
 from antiphon.pipelines.chat import Chat
 from antiphon.pipelines.cli import app
-from antiphon.pipelines.cli.where_option import where_filter
+from antiphon.pipelines.cli.options import where_filter
 from antiphon.pipelines.extractive_model import ExtractiveModel
 from antiphon.pipelines.passage_selection import MIN_SCORE, known_share, select_lines
 from antiphon.pipelines.prompt import REFUSAL, reader_prompt

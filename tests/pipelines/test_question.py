@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from antiphon.accel.text.messages import Message
-from antiphon.pipelines.question import Question, is_follow_up
-from antiphon.pipelines.question_rewriting import is_rewriting, rewrite_question
+from antiphon.pipelines.question import Question, is_follow_up, is_rewriting, rewrite_question
 
 FIRST = "How do I turn on the debug mode of the server?"
 

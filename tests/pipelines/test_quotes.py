@@ -9,7 +9,7 @@ from rich.console import Console
 
 from antiphon.accel import Summary, Usage
 from antiphon.pipelines.answer import Answer
-from antiphon.pipelines.nearest_sentences import nearest_sentences
+from antiphon.pipelines.citations import nearest_sentences
 from antiphon.pipelines.passage_selection import MAX_BLOCK_LINES, quoted_block
 from antiphon.pipelines.prompt import REFUSAL
 from antiphon.pipelines.quotes import Quote, lines_of, quotable_lines

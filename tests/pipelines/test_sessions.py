@@ -17,7 +17,7 @@ import pytest
 
 from antiphon.accel import LanguageModel
 from antiphon.pipelines import Rag, SessionStore
-from antiphon.pipelines.references import PROMPT_TAIL
+from antiphon.pipelines.request_plan import PROMPT_TAIL
 from antiphon.retrieval import HashEmbedder, Retriever
 from antiphon.retrieval.vector_index.flat import Vectors
 from tests.accel.oracles import expect_plain_logits

@@ -11,8 +11,9 @@ from antiphon.accel.processor import processor_name
 from antiphon.pipelines.benchmark.methods import (
     GREEDY,
     NAMES,
+    Job,
+    MethodRun,
 )
-from antiphon.pipelines.benchmark.run import Job, MethodRun
 from antiphon.pipelines.benchmark.speed import MethodFigures, Speed, measure_speed
 from antiphon.pipelines.cli.bench import is_lossless
 from benchmarks.record import as_line

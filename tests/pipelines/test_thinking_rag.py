@@ -8,8 +8,8 @@ import pytest
 from antiphon.accel import LanguageModel
 from antiphon.pipelines import Chat, Rag, SessionStore
 from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.console import Stopwatch
 from antiphon.pipelines.cli.preparation import note_missing_switch
-from antiphon.pipelines.cli.timing import Stopwatch
 from antiphon.pipelines.question import Question
 from antiphon.retrieval import HashEmbedder, Retriever
 from tests.accel.scripted_torch_model import scripted_model

@@ -21,8 +21,7 @@ from typer.testing import CliRunner
 from antiphon.accel import LanguageModel
 from antiphon.pipelines import Rag
 from antiphon.pipelines.cli import app
-from antiphon.pipelines.cli.trace_option import start_traces
-from antiphon.pipelines.tracing import Span, use_tracer_provider
+from antiphon.pipelines.tracing import Span, start_traces, use_tracer_provider
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
 from tests.pipelines.recorded_spans import are_consecutive, attributes, named, recorded_spans, seconds, texts, tree
 

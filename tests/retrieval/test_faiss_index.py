@@ -15,8 +15,8 @@ from antiphon.retrieval.vector_index.build import LocalVectorIndex, describe_ind
 from antiphon.retrieval.vector_index.description import IndexDescription
 from antiphon.retrieval.vector_index.files import open_vectors, read_vectors, write_vectors
 from antiphon.retrieval.vector_index.flat import Vectors
-from antiphon.retrieval.vector_index.recall import ground_truth
 from antiphon.retrieval.vector_index.settings import IndexSetting
+from antiphon.retrieval.vector_index.training import ground_truth
 
 DIM = 64
 FLOORS = {  # minimum recall@100 with the chosen number of probes

@@ -28,7 +28,7 @@ class CheckedProposer(Proposer):
 
     def __init__(self, vllm_config: Any) -> None:
         super().__init__(vllm_config)
-        self.budget.step_times = ConstantStepTimes()
+        self.step_times = ConstantStepTimes()
 
     def draft(self, rows: Sequence[BatchRow], scheduled: Mapping[str, int], running: Container[str]) -> list[list[int]]:
         """Return the drafts of `Proposer` after checking each of them."""

@@ -142,8 +142,9 @@ class LanguageModel:
         options = pop_options(arguments)
         check_drafter(options.drafter)  # before anything is loaded
         if isinstance(name_or_path, str) and is_address(name_or_path):
-            message = f"{name_or_path} is the address of a server; load it with RemoteLanguageModel({name_or_path!r})."
-            raise ValueError(message)
+            raise ValueError(
+                f"{name_or_path} is the address of a server; load it with RemoteLanguageModel({name_or_path!r})."
+            )
         place = converted_model(name_or_path, progress=report) or name_or_path
         if device_map is None and "quantization_config" not in arguments:
             runs: Any = {"engine": options.engine_name, "weights": options.weights, "cache": memory}

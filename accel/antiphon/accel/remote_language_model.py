@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from antiphon.accel.remote.errors import RemoteError
 from antiphon.accel.remote.server import ServedModel, check_url, find_model, is_address, split_address
-from antiphon.accel.remote.unasked_thinking import ThinkingHabits, UnaskedThinking
+from antiphon.accel.remote.thinking_tags import ThinkingHabits, UnaskedThinking
 from antiphon.accel.text.completion import Completion
 from antiphon.accel.text.messages import (
     Conversation,
@@ -159,7 +159,7 @@ class RemoteLanguageModel:
         streams = [self._stream(*request) for request in requests]
         pool = ThreadPoolExecutor(batch_size, thread_name_prefix="antiphon-remote")
         try:
-            return list(pool.map(_read, streams))
+            return list(pool.map(lambda stream: stream.to_end().completion, streams))
         finally:  # after an error or Ctrl-C, the remaining requests are dropped
             for stream in streams:
                 stream.close()
@@ -275,10 +275,6 @@ class RemoteLanguageModel:
                 stacklevel=2,
             )
         return drafts
-
-
-def _read(stream: RemoteStream) -> Completion:
-    return stream.to_end().completion
 
 
 def _content(prompt: PromptInput) -> Content:

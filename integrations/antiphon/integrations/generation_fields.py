@@ -18,7 +18,7 @@ from antiphon.accel.text.parameters import Parameters
 from antiphon.accel.text.tool_choice import prepare_tools, with_instruction
 from antiphon.integrations.model_call import ModelCall
 from antiphon.integrations.references import REFERENCES
-from antiphon.pipelines.language_models import text_model
+from antiphon.pipelines.extractive_model import text_model
 from antiphon.pipelines.prompt import check_prompt
 from antiphon.retrieval import Passage
 

@@ -1,10 +1,10 @@
 from .answer import Answer as Answer
 from .answer import AnswerStream as AnswerStream
+from .answer import DecodingTrace as DecodingTrace
 from .chat import Chat as Chat
 from .chat import Turn as Turn
 from .citations import Citation as Citation
 from .citations import cite as cite
-from .decoding_trace import DecodingTrace as DecodingTrace
 from .prompt import Prompt as Prompt
 from .prompt import PromptFormat as PromptFormat
 from .prompt import chat_prompt as chat_prompt
@@ -14,6 +14,6 @@ from .prompt import small_model_prompt as small_model_prompt
 from .prompt import template_prompt as template_prompt
 from .rag import Rag as Rag
 from .rag import Searcher as Searcher
-from .references import passage_references as passage_references
+from .request_plan import passage_references as passage_references
 from .sessions import Session as Session
 from .sessions import SessionStore as SessionStore

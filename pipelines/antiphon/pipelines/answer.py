@@ -1,10 +1,11 @@
-"""The answer to a question, complete or as a stream: text, citations, passages and cost."""
+"""The answer to a question, complete or as a stream: text, citations, passages, cost, and the trace of its decoding."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, fields
 from functools import cached_property
+from itertools import groupby
 from pathlib import PurePath
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -12,20 +13,17 @@ from typing import TYPE_CHECKING, Any
 from antiphon.accel import Completion, Origin, Summary, Usage
 from antiphon.accel.decoding.stats import FinishReason
 from antiphon.accel.text.completion import Piece, TextStream
-from antiphon.pipelines.citations import Citation
-from antiphon.pipelines.decoding_trace import DecodingTrace
+from antiphon.pipelines.citations import Citation, NearestSentence, nearest_sentences
 from antiphon.pipelines.extractive_model import EXTRACTIVE
-from antiphon.pipelines.nearest_sentences import NearestSentence, nearest_sentences
 from antiphon.pipelines.prompt import is_refusal
 from antiphon.pipelines.question import Question
-from antiphon.pipelines.rendering.segments import cost_line, counted, outdated_note
+from antiphon.pipelines.rendering.segments import DecodingStep, cost_line, counted, outdated_note
 from antiphon.pipelines.request_plan import RequestPlan
 from antiphon.pipelines.tracing import Span, end_generation
 from antiphon.retrieval import Passage
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
 
 ENDED_IN_THINKING = (
     "There is no answer, because the text ended while the model was thinking: raise max_new_tokens, limit the thinking "
@@ -67,30 +65,14 @@ class Answer:
     seconds: float = 0.0
 
     @classmethod
-    def from_completion(
-        cls,
-        question: str,
-        completion: Completion,
-        passages: tuple[Passage, ...],
-        citations: tuple[Citation, ...],
-        model: str = "",
-        seconds: float = 0.0,
-    ) -> Answer:
-        """Build the answer from a completion."""
-        return cls(
-            question=question,
-            text=completion.text,
-            citations=citations,
-            passages=passages,
-            usage=completion.usage,
-            steps=completion.steps,
-            finish_reason=completion.finish_reason,
-            origins=completion.origins,
-            reasoning=completion.reasoning,
-            ended_in_thinking=completion.ended_in_thinking,
-            model=model,
-            seconds=seconds,
-        )
+    def from_completion(cls, question: str, completion: Completion, **others: Any) -> Answer:
+        """Return the answer with the text, cost and thinking of a completion.
+
+        Args:
+            **others: the answer's other attributes, such as its passages and citations.
+        """
+        shared = {field.name for field in fields(cls)} & {field.name for field in fields(completion)}
+        return cls(question=question, **{name: getattr(completion, name) for name in shared}, **others)
 
     @property
     def is_refusal(self) -> bool:
@@ -253,7 +235,61 @@ class AnswerStream(TextStream):
             RuntimeError: the stream has not ended yet.
         """
         completion = self.completion
-        citations = self.plan.cite(completion.text)
         return Answer.from_completion(
-            self.question.text, completion, self.passages, citations, self.plan.model, self._seconds
+            self.question.text,
+            completion,
+            passages=self.passages,
+            citations=self.plan.cite(completion.text),
+            model=self.plan.model,
+            seconds=self._seconds,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingTrace:
+    """A text with the origins of its tokens.
+
+    A notebook and ``rich.print`` show, for each forward pass, the accepted draft tokens and the model's own token, as
+    in Chen et al., *Faster In-Context Learning for LLMs via N-Gram Trie Speculative Decoding*.
+    """
+
+    text: str
+    origins: Sequence[Origin]
+
+    @property
+    def steps(self) -> list[DecodingStep]:
+        """The text that each forward pass added; passes that added only special tokens are left out."""
+        steps = [self._step(step, list(origins)) for step, origins in groupby(self.origins, lambda each: each.step)]
+        return [step for step in steps if step.drafted or step.own]
+
+    @property
+    def num_drafted(self) -> int:
+        """The number of accepted draft tokens."""
+        return sum(origin.is_drafted for origin in self.origins)
+
+    @property
+    def num_steps(self) -> int:
+        """The number of forward passes."""
+        return self.origins[-1].step + 1 if self.origins else 0
+
+    @property
+    def caption(self) -> str:
+        """The counts in one sentence."""
+        return f"{len(self.origins)} tokens in {self.num_steps} steps; {self.num_drafted} of them were drafted."
+
+    def _step(self, step: int, origins: Sequence[Origin]) -> DecodingStep:
+        drafted, own = (
+            "".join(self.text[each.start : each.end] for each in origins if each.is_drafted is is_drafted)
+            for is_drafted in (True, False)
+        )
+        return DecodingStep(step + 1, len(origins), drafted, own)
+
+    def _repr_html_(self) -> str:
+        from antiphon.pipelines.rendering.html import trace_html
+
+        return trace_html(self.steps, self.caption)
+
+    def __rich__(self) -> RenderableType:
+        from antiphon.pipelines.rendering.terminal import trace_text
+
+        return trace_text(self.steps, self.caption)

@@ -10,8 +10,7 @@ from antiphon.accel import PrefixCache
 from antiphon.accel.text.messages import Message
 from antiphon.pipelines.answer import Answer, AnswerStream
 from antiphon.pipelines.rag import Rag
-from antiphon.pipelines.references import passage_references
-from antiphon.pipelines.request_plan import TurnContext
+from antiphon.pipelines.request_plan import TurnContext, passage_references
 from antiphon.retrieval import MetadataFilter, Passage
 
 

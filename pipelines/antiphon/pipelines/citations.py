@@ -1,7 +1,7 @@
 """Citations: the spans of an answer that are quoted verbatim from a passage, and the passages that the answer names.
 
 A verbatim citation shows where the words occur, not why the model generated them. `markers` finds the passages that
-an answer names.
+an answer names. A refusal has no citations; `nearest_sentences` are shown in their place.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any, Literal
 
 import regex
 
-from antiphon.pipelines.quotes import Quote, quotable_lines
+from antiphon.pipelines.question import content_stems
+from antiphon.pipelines.quotes import Quote, headings_of, quotable_lines
 from antiphon.retrieval import Passage
 from antiphon.retrieval.keywords import with_plain_characters
 from antiphon.retrieval.passage import TRAIL
@@ -310,3 +311,42 @@ def _shared_markup(one: Iterable[str], other: Iterable[str], *, allowed: Collect
     """Return the number of allowed characters that two texts both start with."""
     pairs = zip(one, other, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1] and pair[0] in allowed, pairs))
+
+
+@dataclass(frozen=True, slots=True)
+class NearestSentence:
+    """A sentence, line of code or table row of a passage.
+
+    Attributes:
+        passage: the number of the passage, from 1.
+        start: the first character in the document.
+        location: the place in the file, such as ``page 3``; empty if the format has no places.
+        section: the innermost heading above the sentence; may be empty.
+        outdated: "changed" or "deleted" if the file was changed or deleted after it was indexed;
+            else empty.
+    """
+
+    passage: int
+    source: str
+    start: int
+    end: int
+    text: str
+    location: str = ""
+    section: str = ""
+    outdated: FileChange = ""
+
+
+def nearest_sentences(question: str, passages: Sequence[Passage]) -> tuple[NearestSentence, ...]:
+    """Return, for each passage, the line that shares most words with a question; in a tie, the first such line."""
+    asked, found = content_stems(question), []
+    for passage, quotes in zip(passages, quotable_lines(passages), strict=True):
+        if quotes:
+            best = max(quotes, key=lambda quote: len(asked & content_stems(quote.sentence)))
+            span = passage.start + best.start, passage.start + best.end
+            text = best.sentence if best.is_row else passage.text[best.start : best.end]
+            section = "".join(headings_of(passage)[-1:])
+            place = passage.location_of(*span)
+            found.append(
+                NearestSentence(best.number, passage.source, *span, text, place, section, file_change(passage.metadata))
+            )
+    return tuple(found)

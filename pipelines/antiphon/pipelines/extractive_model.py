@@ -1,11 +1,12 @@
-"""The extractive model: answers with quotes from the passages, without a language model."""
+"""The extractive model, which answers with quotes from the passages, and the choice of a model by name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from antiphon.accel import Completion, Summary, Usage
+from antiphon.accel import Completion, Summary, TextModel, Usage
+from antiphon.accel.remote.server import is_address
 from antiphon.accel.text.completion import Piece, TextStream
 from antiphon.accel.text.messages import CountedPrompt, PromptInput, TokenizedPrompt
 from antiphon.accel.text.parameters import Settings
@@ -79,3 +80,27 @@ class QuotedStream(TextStream):
     def completion(self) -> Completion:
         """The completion, without generated tokens."""
         return Completion(self._text, "stop", Usage(0, 0), Summary(), (), response_prefix=self._text)
+
+
+def text_model(model: TextModel | str | None, **settings: Any) -> TextModel:
+    """Return a language model, loaded if it is given by name.
+
+    Args:
+        model: a model, which is returned unchanged, or a name: ``extractive``, a bundled model, a
+            folder, a GGUF file, a name on the hub, or a server's address. None means
+            ``extractive``, which quotes the documents without a language model.
+        **settings: arguments of `LanguageModel.from_pretrained`, or of `RemoteLanguageModel`.
+
+    Raises:
+        ValueError: there is no such model; see `resolve_model`.
+    """
+    if model is None or model == EXTRACTIVE:
+        return ExtractiveModel()
+    if not isinstance(model, str):
+        return model
+    from antiphon.accel import LanguageModel, RemoteLanguageModel, resolve_model
+
+    if is_address(model):
+        return RemoteLanguageModel(model, **settings)
+    resolve_model(model)  # raises an error that explains what is wrong with the name
+    return LanguageModel.from_pretrained(model, **settings)

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from antiphon.accel import Completion, Origin
 from antiphon.accel.decoding.stats import TokenLogprob
 from antiphon.accel.text.completion import Piece, TextStream
-from antiphon.pipelines.citations import Citation, cite, cited_span
-from antiphon.pipelines.nearest_sentences import nearest_sentences
+from antiphon.pipelines.citations import Citation, cite, cited_span, nearest_sentences
 from antiphon.pipelines.question import content_stems
 from antiphon.retrieval import Passage
 from antiphon.retrieval.segmentation import sentences

@@ -65,23 +65,11 @@ def select_lines(
         each line has the number of its passage. If no lines are selected: the passage that comes
         nearest to an answer.
     """
-    # 1. Score all lines. For a follow-up, also score the original wording, and prefer the latest
-    # answer's sections.
     lines = quotable_lines(passages)
     if question.is_small_talk:
         return (passages[0],), ()
-    forms = [scores(form, passages) for form in dict.fromkeys((question.complete, question.text))]
-    answers = [str(message.get("content") or "") for message in history if message.get("role") == "assistant"]
-    cited = cite(answers[-1], passages) if answers and question.is_follow_up else ()
-    sections = [(passage.source, passage.metadata.get("title")) for passage in passages]
-    continued = {sections[citation.passage - 1] for citation in cited}
-    rows = named_rows(question.complete, passages)
-    penalty = 0.0 if asks_about_changes(question.complete) else _RECORD_PENALTY
-    relevance = dict[Quote, float]()
-    for place, (passage, quotes) in enumerate(zip(passages, lines, strict=True)):
-        gain = _SAME_SECTION * (sections[place] in continued) - penalty * is_record(passage)
-        for quote, *values in zip(quotes, *(form[place] for form in forms), strict=True):
-            relevance.setdefault(quote, fmean(values) + gain + _NAMED_ROW * (quote in rows))
+    # 1. Score all lines.
+    relevance = _relevance(question, passages, lines, history, scores)
     ranked = sorted(relevance, key=lambda quote: -relevance[quote])
     # 2. Refuse if even the best line is not relevant enough.
     if not ranked:
@@ -110,6 +98,29 @@ def select_lines(
     ordered = sorted(selected.values(), key=lambda quote: (numbers.index(quote.number), quote.start))
     renumbered = (replace(quote, number=numbers.index(quote.number) + 1) for quote in ordered)
     return tuple(passages[number - 1] for number in numbers), tuple(renumbered)
+
+
+def _relevance(
+    question: Question,
+    passages: Sequence[Passage],
+    lines: Sequence[Sequence[Quote]],
+    history: Sequence[Message],
+    scores: Callable[[str, Sequence[Passage]], LineScores],
+) -> dict[Quote, float]:
+    """Score lines. For a follow-up, also score the original wording, and prefer the latest answer's sections."""
+    forms = [scores(form, passages) for form in dict.fromkeys((question.complete, question.text))]
+    answers = [str(message.get("content") or "") for message in history if message.get("role") == "assistant"]
+    cited = cite(answers[-1], passages) if answers and question.is_follow_up else ()
+    sections = [(passage.source, passage.metadata.get("title")) for passage in passages]
+    continued = {sections[citation.passage - 1] for citation in cited}
+    rows = named_rows(question.complete, passages)
+    penalty = 0.0 if asks_about_changes(question.complete) else _RECORD_PENALTY
+    relevance = dict[Quote, float]()
+    for place, (passage, quotes) in enumerate(zip(passages, lines, strict=True)):
+        gain = _SAME_SECTION * (sections[place] in continued) - penalty * is_record(passage)
+        for quote, *values in zip(quotes, *(form[place] for form in forms), strict=True):
+            relevance.setdefault(quote, fmean(values) + gain + _NAMED_ROW * (quote in rows))
+    return relevance
 
 
 def named_rows(question: str, passages: Sequence[Passage]) -> set[Quote]:

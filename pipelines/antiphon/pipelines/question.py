@@ -1,13 +1,20 @@
-"""Questions: the user's text, and a complete form that can be understood without the conversation."""
+"""Questions: the user's text, and a complete form that can be understood without the conversation.
+
+The complete form adds the words that a follow-up refers to, or a language model writes it (`rewrite_question`).
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from antiphon.accel.text.messages import Message
 from antiphon.retrieval.keywords import keyword_text
+
+if TYPE_CHECKING:
+    from antiphon.accel import TextModel
 
 _CONNECTIVES = re.compile(r"(and|but|or|so|then|also|why|why not|what about|how about|what else|anything else)\b", re.I)
 _REFERENCES = re.compile(
@@ -130,3 +137,59 @@ def content_stems(text: str) -> set[str]:
     """
     words = _WORD.findall(_REFERENCES.sub(" ", keyword_text(text)).lower())
     return {word[:_STEM] for word in words if word not in _FUNCTION_WORDS}
+
+
+REWRITE = (
+    "You rewrite the last question of a conversation so that it can be understood without the conversation: put what "
+    "its pronouns stand for in their place. You say the rewritten question and nothing else."
+)
+"""The system message for rewriting a question."""
+
+CANNOT_REWRITE = (
+    "The model {!r} only quotes and cannot rewrite questions: leave out rewrite (--rewrite), because follow-ups are "
+    "resolved without a model, too; or choose an instruct model."
+)
+"""The refusal to rewrite questions with a model that only quotes."""
+
+REWRITE_MESSAGES = 6
+"""Number of latest messages in the prompt that rewrites a question."""
+
+QUESTION_TOKENS = 64
+"""Maximum length of a rewritten question in tokens."""
+
+
+def rewrite_question(language_model: TextModel, question: Question, history: Sequence[Message]) -> Question:
+    """Rewrite a question so that it can be understood without the conversation, with a short greedy generation.
+
+    Returns:
+        The rewritten question. The given question is returned if there is no conversation, or if
+        the model's text is not a rewriting (see `is_rewriting`).
+    """
+    names = {"user": "Question", "assistant": "Answer"}
+    shown = [message for message in history if message.get("role") in names][-REWRITE_MESSAGES:]
+    if not shown:
+        return question
+    texts = [str(message.get("content") or "") for message in shown]
+    lines = "\n".join(f"{names[message['role']]}: {text}" for message, text in zip(shown, texts, strict=True))
+    content = f"{lines}\n\nLast question: {question.text}\n\nRewritten question:"
+    messages = ({"role": "system", "content": REWRITE}, {"role": "user", "content": content})
+    completion = language_model.generate(
+        messages, references=[question.text, *texts], max_new_tokens=QUESTION_TOKENS, stop="\n", thinking=False
+    )
+    rewritten = completion.text.strip()
+    return Question(question.text, rewritten) if is_rewriting(rewritten, question.text, texts) else question
+
+
+def is_rewriting(text: str, question: str, conversation: Sequence[str]) -> bool:
+    """Return whether a text rephrases a question, and neither answers it nor introduces a new subject.
+
+    The text must end like a question. It must contain at least half of the words that the question
+    adds to the conversation. At least three quarters of its words must occur in the question or the
+    conversation. Words are equal if their first `_STEM` letters are.
+    """
+    earlier = set[str]().union(*map(content_stems, conversation))
+    own, words = content_stems(question), content_stems(text)
+    new, known = own - earlier, own | earlier
+    is_question = text.endswith(("?", "？", "؟")) or not question.strip().endswith(("?", "？", "؟"))
+    is_about_it = 2 * len(new & words) >= len(new) and 4 * len(words & known) >= 3 * len(words)
+    return bool(words) and is_question and is_about_it

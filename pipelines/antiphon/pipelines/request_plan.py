@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from antiphon.accel import PrefixCache, TextModel
 from antiphon.accel.text.completion import TextStream
@@ -30,8 +30,10 @@ from antiphon.pipelines.prompt import (
 )
 from antiphon.pipelines.question import Question
 from antiphon.pipelines.quotes import Quote
-from antiphon.pipelines.references import answer_references, passage_references
 from antiphon.retrieval import Passage
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 MAX_NEW_TOKENS = 1024
 """Default of ``max_new_tokens`` for answers from documents, if the model follows instructions."""
@@ -178,7 +180,7 @@ def plan_request(
     If this prompt exceeds the context window, the oldest messages are dropped first, then passages.
 
     Args:
-        passages: the retrieved passages, best first.
+        passages: the retrieved passages, best first; at least one.
         prompt: a prompt format in place of the model's own; if it is given, no lines are selected.
         prefix_of: function that returns the prefix cache of a passage; called with the first
             passage if the prompt starts with it.
@@ -186,10 +188,8 @@ def plan_request(
             ``temperature``, ``stop``, ... The model does not think unless ``thinking`` is set.
 
     Raises:
-        ValueError: there is no passage, or not even the best one fits the context window.
+        ValueError: not even the best passage fits the context window.
     """
-    if not passages:
-        raise ValueError(f"The search found no passage for {question.complete!r}; an answer needs at least one.")
     found, form = tuple(passages), prompt or prompt_format(language_model)
     if generation.get("max_new_tokens") is None:
         generation["max_new_tokens"] = default_max_new_tokens(language_model)
@@ -290,3 +290,40 @@ def _plan(
 def _span_or_text(prompt: TokenizedPrompt | CountedPrompt, text: str) -> ReferenceInput:
     """Return the span of a prompt that contains a text, or the text itself if the prompt does not contain it."""
     return (prompt.span_of(text) if isinstance(prompt, TokenizedPrompt) else None) or text
+
+
+PROMPT_TAIL = 4
+"""Number of prompt tokens put before an earlier answer, so that a drafter finds it when the new answer starts.
+
+With fewer tokens, the passages match better there. With more tokens, the earlier answer is
+preferred even if it is wrong.
+"""
+
+
+def passage_references(passages: Sequence[Passage]) -> list[str]:
+    """Return the texts of passages without duplicates, best first.
+
+    If two references match equally well, drafters prefer the earlier one.
+    """
+    return list(dict.fromkeys(passage.text for passage in passages))
+
+
+def answer_references(
+    answers: Sequence[str], prompt: PromptInput, tokenizer: PreTrainedTokenizerBase | None
+) -> list[str]:
+    """Return earlier answers as continuations of a prompt.
+
+    A reference consists of the prompt's last tokens, the answer and the end-of-sequence token.
+
+    Put these references after the passages: if two references match equally well, drafters prefer
+    the earlier one.
+
+    Args:
+        prompt: the prompt; if it is not tokenized, the answers are returned as texts.
+    """
+    if not answers:
+        return []
+    if tokenizer is None or not isinstance(prompt, TokenizedPrompt):
+        return list(dict.fromkeys(answers))
+    tail = tokenizer.decode(list(prompt.tokens[-PROMPT_TAIL:]))
+    return [f"{tail}{answer}{tokenizer.eos_token or ''}" for answer in dict.fromkeys(answers)]

@@ -1,7 +1,7 @@
 """Traces: OpenTelemetry spans of a request, with the time and counts of each stage, but without text.
 
 The root span is an HTTP request of the server, or an answer of `Rag`. Nothing is recorded unless the program itself
-has imported OpenTelemetry.
+has imported OpenTelemetry, or `start_traces` exports traces.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import PurePath
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.trace import Tracer, TracerProvider
 
     from antiphon.accel import Completion
@@ -195,3 +197,60 @@ def model_name(name: str) -> str:
     """Return the name of a model; for a path, only its last part."""
     path = PurePath(name)
     return path.name if path.is_absolute() or name.startswith((".", "~")) else name
+
+
+_SHOWN = ("antiphon.", "gen_ai.usage.", "http.response.", "error.")
+"""Prefixes of attribute names. Only attributes with such a prefix are shown on the console, without the prefix."""
+
+
+def start_traces(exporter: str) -> None:
+    """Export traces until the process ends; do nothing if opentelemetry-instrument started the process.
+
+    Args:
+        exporter: "otlp", "console" or "none". The collector of "otlp" is set by OpenTelemetry's
+            environment variables.
+
+    Raises:
+        ValueError: there is no such exporter.
+        ImportError: OpenTelemetry's SDK is not installed.
+    """
+    if exporter == "none":
+        return
+    try:
+        from opentelemetry import trace
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+        from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SimpleSpanProcessor
+    except ImportError as error:
+        raise ImportError(
+            "Traces need OpenTelemetry's SDK and exporter; run: pip install 'antiphon[traces]'"
+        ) from error
+    if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return
+    processor: SpanProcessor
+    if exporter == "console":
+        processor = SimpleSpanProcessor(ConsoleSpanExporter(out=sys.stderr, formatter=span_line))
+    elif exporter == "otlp":
+        processor = BatchSpanProcessor(OTLPSpanExporter())
+    else:
+        raise ValueError(f"There is no exporter of traces {exporter!r}; choose 'otlp', 'console' or 'none'.")
+    resource = Resource.create({SERVICE_VERSION: version("antiphon")})
+    if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
+        resource = resource.merge(Resource({SERVICE_NAME: "antiphon"}))
+    provider = TracerProvider(resource=resource)
+    provider.add_span_processor(processor)
+    use_tracer_provider(provider)
+
+
+def span_line(span: ReadableSpan) -> str:
+    """Return a span as one line: the start of its trace id, then its name, duration and attributes."""
+    milliseconds = ((span.end_time or 0) - (span.start_time or 0)) / 1e6
+    shown = [
+        f"  {name.removeprefix(prefix)}={value!r}"
+        for name, value in (span.attributes or {}).items()
+        for prefix in _SHOWN
+        if name.startswith(prefix)
+    ]
+    trace_id = f"{span.context.trace_id:032x}"[:8]
+    return f"{trace_id} {span.name:<36}{milliseconds:>10.1f} ms{''.join(shown)}\n"

@@ -20,10 +20,9 @@ from antiphon.retrieval.embedders.protocol import Embedder, TokenEmbedder
 from antiphon.retrieval.embedders.ray_embedder import RayEmbedder
 from antiphon.retrieval.embedding import embed_resumably, embed_texts
 from antiphon.retrieval.errors import IndexCorrupt, IndexMismatch, IndexNotFound
-from antiphon.retrieval.index_folder.disk_space import require_free_space
 from antiphon.retrieval.index_folder.store import StoredIndex, read_index, write_index
 from antiphon.retrieval.index_folder.unfinished import read_unfinished, remove_unfinished
-from antiphon.retrieval.index_folder.write_lock import lock_for_writing, require_index_folder
+from antiphon.retrieval.index_folder.write_lock import lock_for_writing, require_free_space, require_index_folder
 from antiphon.retrieval.load import Progress
 from antiphon.retrieval.passage import Passage
 from antiphon.retrieval.token_counts import recounted, require_token_embedder, token_counts

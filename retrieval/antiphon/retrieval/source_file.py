@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 from unicodedata import normalize
 
-from antiphon.accel.verified_folder import sha256
+from antiphon.accel.files import sha256
 
 SOURCE_FILE = "source_file"
 """The metadata key of the fields of a passage's `SourceFile`."""

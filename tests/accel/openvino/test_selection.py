@@ -13,10 +13,18 @@ from tests.families.table import tiny_model
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 
 from antiphon.accel.engines.openvino import loader
-from antiphon.accel.engines.openvino.compatibility import Compatibility, load_compatibility, save_compatibility
 from antiphon.accel.engines.openvino.loader import load_engine
-from antiphon.accel.engines.openvino.store import GRAPH, WEIGHTS, fingerprint, folder_of, load_or_convert
-from antiphon.accel.verified_folder import is_intact
+from antiphon.accel.engines.openvino.store import (
+    GRAPH,
+    WEIGHTS,
+    Compatibility,
+    fingerprint,
+    folder_of,
+    load_compatibility,
+    load_or_convert,
+    save_compatibility,
+)
+from antiphon.accel.files import is_intact
 from tests.accel.openvino.builders import graph_of, model_of
 
 pytestmark = pytest.mark.slow

@@ -12,10 +12,9 @@ from tests.tiny import byte_tokenizer
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 
-from antiphon.accel.engines.openvino.block_pool import OutOfBlocksError
+from antiphon.accel.engines.openvino.block_pool import EMPTY_STATE, MAX_STATES, OutOfBlocksError, StatePool
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
 from antiphon.accel.engines.openvino.graph import PagedGraph
-from antiphon.accel.engines.openvino.state_pool import EMPTY_STATE, MAX_STATES, StatePool
 from tests.accel.openvino.builders import engine_of, expect_plain, model_of, step, text_of, tree_of
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from antiphon.accel.engines.torch.traits import declared_traits
-from antiphon.accel.verified_folder import MANIFEST
+from antiphon.accel.files import MANIFEST
 from tests.families.table import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")

@@ -4,12 +4,12 @@ import pytest
 
 from antiphon.accel.drafting.draft import chain
 from antiphon.accel.drafting.row_selection import ScoredDraft
-from antiphon.integrations.vllm.batch_budget import BatchBudget
+from antiphon.integrations.vllm.step_times import StepTimes
 
 
-def budget(row_ms: float, requests: int = 8) -> BatchBudget:
+def budget(row_ms: float, requests: int = 8) -> StepTimes:
     """Return a budget that has learned steps of 30 ms and this cost of each row."""
-    made = BatchBudget()
+    made = StepTimes()
     for _ in range(60):
         for more in (0, 10, 40, 20):
             rows = requests + more
@@ -29,7 +29,7 @@ def test_rows_that_cost_more_than_they_gain_are_cut() -> None:
 
 @pytest.mark.parametrize("requests", [1, 4, 16, 32])
 def test_nothing_is_drafted_on_a_saturated_machine(requests: int) -> None:
-    saturated = BatchBudget()
+    saturated = StepTimes()
     for _ in range(100):
         for rows in (requests, 2 * requests, 4 * requests):
             saturated.observe(rows, 0.01 * rows)

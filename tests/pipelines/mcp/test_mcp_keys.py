@@ -15,7 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 from antiphon.pipelines import Rag
 from antiphon.pipelines.extractive_model import EXTRACTIVE, ExtractiveModel
 from antiphon.pipelines.mcp.documents import document_uri
-from antiphon.pipelines.server.access_keys import AccessKeys
+from antiphon.pipelines.server.access_control import AccessKeys
 from antiphon.pipelines.server.collections import Collection
 from antiphon.pipelines.server.key_file import key_digest, remove_key
 from antiphon.pipelines.server.service import Service, make_service

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 
 from antiphon.accel import LanguageModel
 from antiphon.pipelines.rag import Rag
-from antiphon.pipelines.server.access_keys import AccessKeys
+from antiphon.pipelines.server.access_control import AccessKeys
 from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.collections import Collection, open_retrievers
 from antiphon.pipelines.server.key_file import add_key

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from antiphon.accel import LanguageModel
 from antiphon.pipelines.rag import Rag
-from antiphon.pipelines.server.access_control import Access
-from antiphon.pipelines.server.access_keys import AccessKeys
+from antiphon.pipelines.server.access_control import Access, AccessKeys
 from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.collections import Collection, UploadQuota, independent_reranker, open_retrievers
 from antiphon.pipelines.server.errors import ApiError

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from antiphon.pipelines.cli import app as cli
-from antiphon.pipelines.server import access_keys
-from antiphon.pipelines.server.access_control import Access
-from antiphon.pipelines.server.access_keys import AccessKeys, RateLimit
+from antiphon.pipelines.server import access_control
+from antiphon.pipelines.server.access_control import Access, AccessKeys, RateLimit
 from antiphon.pipelines.server.errors import ApiError
 from antiphon.pipelines.server.key_file import add_key, key_digest, read_key_file, remove_key
 from antiphon.pipelines.server.settings import ServerSettings
@@ -158,7 +157,7 @@ def test_a_file_that_could_not_be_opened_is_read_at_the_next_request(
         raise OSError("too many open files")
 
     with monkeypatch.context() as patched:
-        patched.setattr(access_keys, "read_key_file", too_many_files)
+        patched.setattr(access_control, "read_key_file", too_many_files)
         remove_key(path, "ana")
         assert [is_accepted(server, key) for _ in range(2)] == [True, True]
     assert len(caplog.records) == 1
@@ -216,7 +215,7 @@ def test_every_accepted_key_is_compared_in_constant_time(path: Path, monkeypatch
         compared.append(accepted)
         return compare_digest(sent, accepted)
 
-    monkeypatch.setattr(access_keys, "compare_digest", compare)
+    monkeypatch.setattr(access_control, "compare_digest", compare)
     for sent in (keys[0], keys[2], "admin", "wrong"):
         compared.clear()
         is_accepted(server, sent)

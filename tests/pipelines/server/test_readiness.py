@@ -14,12 +14,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from antiphon.accel import LanguageModel
-from antiphon.pipelines.server import systemd
+from antiphon.pipelines.server import http_server
 from antiphon.pipelines.server.app import create_app
-from antiphon.pipelines.server.http_server import DrainingServer, listen_address, make_server
+from antiphon.pipelines.server.http_server import DrainingServer, inherited_socket, listen_address, make_server
 from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
-from antiphon.pipelines.server.systemd import inherited_socket
 from tests.load.servers import free_port
 
 KEY = {"Authorization": "Bearer KEY"}
@@ -82,7 +81,7 @@ def activated(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
-        monkeypatch.setattr(systemd, "FIRST_DESCRIPTOR", listening.fileno())
+        monkeypatch.setattr(http_server, "FIRST_DESCRIPTOR", listening.fileno())
         monkeypatch.setenv("LISTEN_FDS", "1")
         monkeypatch.setenv("LISTEN_PID", str(os.getpid()))
         yield listening

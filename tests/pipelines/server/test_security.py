@@ -16,8 +16,7 @@ from antiphon.accel import LanguageModel
 from antiphon.accel.text.messages import CountedPrompt
 from antiphon.pipelines.prompt import Prompt
 from antiphon.pipelines.request_plan import RequestPlan
-from antiphon.pipelines.server.access_control import check_listen_address
-from antiphon.pipelines.server.access_keys import AccessKeys
+from antiphon.pipelines.server.access_control import AccessKeys, check_listen_address
 from antiphon.pipelines.server.errors import NO_DATABASE, to_api_error
 from antiphon.pipelines.server.request_queue import Delta, Finished, GenerationJob, RequestQueue, Started
 from antiphon.pipelines.server.settings import ServerSettings

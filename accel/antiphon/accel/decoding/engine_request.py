@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from antiphon.accel.decoding.request import Output, Request, TokenSampler
-from antiphon.accel.decoding.scheduler import Batch, scheduler_of
+from antiphon.accel.decoding.scheduler import Scheduler, scheduler_of
 from antiphon.accel.decoding.stats import FinishReason, Step
+from antiphon.accel.decoding.step import Output, Request, TokenSampler
 from antiphon.accel.drafting.drafters.recycling_table import RecyclingTable, SharesTable, recycling_table_of
 from antiphon.accel.engines.protocol import ModelEngine, SequenceOptions
 
@@ -118,6 +119,75 @@ class EngineRequest(Request):
     def cache(self) -> Cache | None:
         """The KV cache of the request; None if the engine has no cache of transformers."""
         return self.engine.cache_of(self.sequence)
+
+
+class Batch:
+    """Decodes up to ``size`` requests at the same time; when one ends, the next waiting request starts.
+
+    Requests share only forward passes, not drafts, verification or stopping rules, so each emits the same text as
+    alone. The duration of a shared forward pass counts in the step of every request.
+
+    Raises:
+        ValueError: ``size`` is below 1.
+    """
+
+    def __init__(self, scheduler: Scheduler, *, size: int = 8) -> None:
+        if size < 1:
+            raise ValueError(f"The batch size is {size}; it must be at least 1.")
+        self.size = size
+        self._scheduler = scheduler
+        self._waiting: deque[Request] = deque()
+        self._active: list[Request] = []
+        self._steps: dict[Request, deque[Step | BaseException]] = {}
+        self._on_end: dict[Request, Callable[[], object]] = {}
+
+    def add(self, request: Request, on_end: Callable[[], object] | None = None) -> Iterator[Step]:
+        """Add a request and return its steps.
+
+        Reading a step runs forward passes for all active requests; closing the iterator drops the request.
+
+        Args:
+            on_end: Called when the request has finished, even if its last steps have not been read yet.
+        """
+        self._waiting.append(request)
+        self._steps[request] = deque()
+        if on_end is not None:
+            self._on_end[request] = on_end
+        return self._steps_of(request)
+
+    def _steps_of(self, request: Request) -> Iterator[Step]:
+        steps = self._steps[request]
+        try:
+            while True:
+                while not steps:
+                    self._advance()
+                step = steps.popleft()
+                if isinstance(step, BaseException):
+                    raise step
+                yield step
+                if step.finish:
+                    return
+        finally:
+            self._drop(request)
+
+    def _advance(self) -> None:
+        """Start waiting requests until ``size`` are active, and decode one step of every active one."""
+        while self._waiting and len(self._active) < self.size:
+            self._active.append(self._waiting.popleft())
+        requests = list(self._active)
+        for request, step in zip(requests, self._scheduler.advance(requests), strict=True):
+            self._steps[request].append(step)
+            if isinstance(step, BaseException) or step.finish:
+                self._active.remove(request)
+                if (on_end := self._on_end.pop(request, None)) is not None:
+                    on_end()
+
+    def _drop(self, request: Request) -> None:
+        """Remove a request that has finished or whose iterator was closed."""
+        self._scheduler.leave(request)
+        for requests in (self._active, self._waiting):
+            if request in requests:
+                requests.remove(request)
 
 
 def decode_together(requests: Sequence[EngineRequest], size: int | None = None) -> list[Iterator[Step]]:

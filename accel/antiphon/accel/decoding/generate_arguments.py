@@ -78,7 +78,8 @@ def check_supported(
     """
     from transformers import DynamicCache
 
-    from antiphon.accel.engines.torch.sequence import cache_of, cached_length
+    from antiphon.accel.engines.torch.cache_kinds import cached_length
+    from antiphon.accel.engines.torch.sequence import cache_of
 
     batch, length = input_ids.shape
     cache = cache_of(model, dict(arguments))

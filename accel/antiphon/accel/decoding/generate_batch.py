@@ -8,27 +8,9 @@ from itertools import zip_longest
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers import (
-    EosTokenCriteria,
-    GenerationConfig,
-    LogitsProcessor,
-    LogitsProcessorList,
-    MaxLengthCriteria,
-    MaxTimeCriteria,
-    MinPLogitsWarper,
-    NoRepeatNGramLogitsProcessor,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    StoppingCriteria,
-    StoppingCriteriaList,
-    StopStringCriteria,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    TypicalLogitsWarper,
-)
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from antiphon.accel.decoding.generate_arguments import Reference, check_supported
@@ -36,29 +18,29 @@ from antiphon.accel.decoding.model_request import ModelRequest
 from antiphon.accel.decoding.options import DecodingOptions
 
 _ROW_BY_ROW = (
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    MinPLogitsWarper,
-    TypicalLogitsWarper,
-    NoRepeatNGramLogitsProcessor,
-    EosTokenCriteria,
-    MaxLengthCriteria,
-    MaxTimeCriteria,
-    StopStringCriteria,
+    transformers.TemperatureLogitsWarper,
+    transformers.TopKLogitsWarper,
+    transformers.TopPLogitsWarper,
+    transformers.MinPLogitsWarper,
+    transformers.TypicalLogitsWarper,
+    transformers.NoRepeatNGramLogitsProcessor,
+    transformers.EosTokenCriteria,
+    transformers.MaxLengthCriteria,
+    transformers.MaxTimeCriteria,
+    transformers.StopStringCriteria,
 )
 """Processors and criteria whose result for a batch row does not depend on the index of the row."""
 
 
 def requests_of_batch(
-    model: PreTrainedModel,
+    model: transformers.PreTrainedModel,
     input_ids: Tensor,
-    logits_processor: LogitsProcessorList,
-    stopping_criteria: StoppingCriteriaList,
-    generation_config: GenerationConfig,
+    logits_processor: transformers.LogitsProcessorList,
+    stopping_criteria: transformers.StoppingCriteriaList,
+    generation_config: transformers.GenerationConfig,
     *,
     references: Sequence[Any] = (),
-    tokenizer: PreTrainedTokenizerBase | None = None,
+    tokenizer: transformers.PreTrainedTokenizerBase | None = None,
     options: DecodingOptions | None = None,
     is_cache_given: bool = False,
     **arguments: Any,
@@ -89,8 +71,8 @@ def requests_of_batch(
         ModelRequest(
             model,
             input_ids[row : row + 1],
-            LogitsProcessorList(_copy_for_row(processor, row, batch) for processor in logits_processor),
-            StoppingCriteriaList(_copy_for_row(criterion, row, batch) for criterion in stopping_criteria),
+            transformers.LogitsProcessorList(_copy_for_row(processor, row, batch) for processor in logits_processor),
+            transformers.StoppingCriteriaList(_copy_for_row(criterion, row, batch) for criterion in stopping_criteria),
             generation_config,
             references=by_row[row],
             attention_mask=None if masks is None else masks[row : row + 1],
@@ -153,10 +135,10 @@ def _copy_for_row(part: Any, row: int, batch: int) -> Any:
         raise ValueError(
             f"{type(part).__name__} cannot be copied for each text of a batch ({error}); decode the texts one by one."
         ) from error
-    return (_RowCriterion if isinstance(part, StoppingCriteria) else _RowProcessor)(copy, row, batch)
+    return (_RowCriterion if isinstance(part, transformers.StoppingCriteria) else _RowProcessor)(copy, row, batch)
 
 
-class _RowProcessor(LogitsProcessor):
+class _RowProcessor(transformers.LogitsProcessor):
     """Applies a logits processor of a batch to one row."""
 
     def __init__(self, processor: Any, row: int, batch: int) -> None:
@@ -170,7 +152,7 @@ class _RowProcessor(LogitsProcessor):
         return own
 
 
-class _RowCriterion(StoppingCriteria):
+class _RowCriterion(transformers.StoppingCriteria):
     """Applies a stopping criterion of a batch to one row."""
 
     def __init__(self, criterion: Any, row: int, batch: int) -> None:

@@ -36,8 +36,9 @@ from antiphon.accel.drafting.drafters.head import Head
 from antiphon.accel.engines.protocol import AnonymousTenant, ModelEngine, SequenceOptions
 from antiphon.accel.engines.selection import select_engine
 from antiphon.accel.engines.torch.bita_weights import bita_weights_of
+from antiphon.accel.engines.torch.cache_kinds import cached_length
 from antiphon.accel.engines.torch.engine import engine_of
-from antiphon.accel.engines.torch.sequence import CACHE_ARGUMENTS, cache_of, cached_length
+from antiphon.accel.engines.torch.sequence import CACHE_ARGUMENTS, cache_of
 
 Made = TypeVar("Made")
 
@@ -95,10 +96,9 @@ class ModelRequest(EngineRequest):
         selected = select_engine(model, options.engine_choice).engine
         drafter = drafter_factory(options, selected, engine_of(model).head)()
         head = head_part(drafter) if options.max_draft_rows != 0 else None
-        is_filled = type(cache) is not DynamicCache or cached_length(cache) > 0
-        needs_torch = bool(padding or (cache is not None and (is_cache_given or is_filled)))
+        is_used = cache is not None and (is_cache_given or type(cache) is not DynamicCache or cached_length(cache) > 0)
         is_long = selected.max_length is not None and generation_config.max_length > selected.max_length
-        needs_torch = needs_torch or is_long or bita_weights_of(drafter) is not None
+        needs_torch = bool(padding or is_used or is_long or bita_weights_of(drafter) is not None)
         engine = _engine_for(model, selected, options, needs_torch=needs_torch)
         head = None if head is not None and engine.missing_for_head(head.model) else head
         self.history = TokenHistory(input_ids)

@@ -90,8 +90,8 @@ class PrefixCache:
         """
         if cache is None:
             return
+        from antiphon.accel.engines.torch.cache_kinds import cached_length
         from antiphon.accel.engines.torch.engine import traits_of
-        from antiphon.accel.engines.torch.sequence import cached_length
 
         if not cached_length(cache):
             return

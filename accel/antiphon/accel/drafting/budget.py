@@ -6,17 +6,82 @@ A budget never changes the text, only the time. `antiphon.accel.drafting.row_sel
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from antiphon.accel.drafting.calibration import Calibration, RequestCalibration
-from antiphon.accel.drafting.cost_model import CostModel
-from antiphon.accel.drafting.draft import EMPTY, Accepted, Draft, take_rows, trim
-from antiphon.accel.drafting.preferred_rows import PreferredRows
+from antiphon.accel.drafting.cost_model import CostModel, StepCost
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Drafter, Tokens, take_rows, trim
 from antiphon.accel.drafting.row_selection import ScoredDraft, select_rows
 from antiphon.accel.drafting.tree import reorder_depth_first, take_rows_depth_first
+
+STEP_WEIGHT = 1 / 32
+"""Weight of one step in the moving average over all steps."""
+
+SWITCH_GAIN = 1.04
+"""Another number of rows is only preferred if it gives this many times the tokens per second,
+because the average fluctuates by a few percent.
+"""
+
+
+class PreferredRows:
+    """The constant number of rows, with the root, that gives the most tokens per second.
+
+    For a single step, more or fewer rows may be better. But if a change of the number of rows makes a forward pass
+    much more expensive, a constant number is fastest. Before the first step, the number is computed from the chances
+    of the first draft. Later it is computed from the drafted tokens that the text turned out to contain, even if
+    their rows were not verified. Requests with the same kind of drafter share the number.
+
+    Attributes:
+        rows: The preferred number; 0 before the first `update`.
+    """
+
+    def __init__(self, max_rows: int) -> None:
+        self.rows = 0
+        self._gains: NDArray[np.float64] = np.zeros(max_rows + 1)
+        self._steps = 0
+
+    def update(self, seconds: Mapping[int, float], chances: Sequence[float]) -> None:
+        """Choose the number of rows with the most tokens per second.
+
+        Args:
+            chances: Chances of the current draft's candidates, used before the first step has been observed.
+        """
+        if not self._steps:
+            self._record(np.sort(chances)[::-1].cumsum())
+        rates = {rows: (1 + self._gains[rows - 1]) / spent for rows, spent in seconds.items()}
+        best = max(rates, key=rates.__getitem__)
+        if rates[best] > SWITCH_GAIN * rates.get(self.rows, 0.0):
+            self.rows = best
+
+    def observe(self, draft: Draft, chances: Sequence[float], tokens: Tokens) -> None:
+        """Record how many candidates of a draft would have been accepted if all had been verified."""
+        order = sorted(range(len(chances)), key=chances.__getitem__, reverse=True)
+        places = {row: place for place, row in enumerate(order, 1)}
+        found: list[int] = []
+        row = ROOT
+        for token in tokens:
+            row = draft.children.get(row, {}).get(token, len(draft))
+            if row not in places:
+                break
+            found.append(places[row])
+        self._record(np.bincount(np.array(found, dtype=int), minlength=len(self._gains))[1:].cumsum())
+
+    def _record(self, gains: NDArray[np.float64] | NDArray[np.int64]) -> None:
+        """Update the moving averages of the tokens gained with 1, 2, ... candidates; further candidates gain none."""
+        share = max(STEP_WEIGHT, 1 / (self._steps + 1))
+        self._gains *= 1 - share
+        count = min(len(gains), len(self._gains) - 1)
+        if count:
+            self._gains[1 : count + 1] += share * gains[:count]
+            self._gains[count + 1 :] += share * gains[count - 1]
+        self._steps += 1
+
 
 MAX_ROWS = 63
 """Maximum number of rows of a draft: with the root, this is the largest forward pass whose cost is measured."""
@@ -240,3 +305,56 @@ def trim_drafts(
             budget.adapt(len(kept))
             trimmed[index] = take_rows_depth_first(drafts[index], kept)
     return [trimmed[index] for index in range(len(drafts))]
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceStats:
+    """Costs and acceptance rates that all requests to one engine with the same options share.
+
+    Attributes:
+        cost: Cost model of forward passes for one sequence.
+        batch_cost: Cost model of forward passes for several sequences.
+        calibrations: The calibration for each kind of drafter.
+        preferred: The preferred number of rows for each kind of drafter.
+    """
+
+    cost: CostModel
+    batch_cost: CostModel
+    calibrations: dict[object, Calibration] = field(default_factory=dict)
+    preferred: dict[object, PreferredRows] = field(default_factory=dict)
+
+    def budget(self, drafter: Drafter) -> AdaptiveBudget:
+        """Return an adaptive budget for one request.
+
+        Drafters share statistics if they have the same class and are composed of the same classes.
+        """
+        kind = type(drafter), getattr(drafter, "parts", ())
+        preferred = self.preferred.setdefault(kind, PreferredRows(MAX_ROWS))
+        return AdaptiveBudget(self.cost, self.calibrations.setdefault(kind, Calibration()), preferred)
+
+
+def initial_stats(cost: StepCost) -> AcceptanceStats:
+    """Return the initial statistics: the measured costs, and no calibrations."""
+    return AcceptanceStats(CostModel(cost), CostModel(cost))
+
+
+def make_budget(
+    drafter: Drafter,
+    num_draft_tokens: int | None,
+    cost: StepCost | None,
+    acceptance_stats: Callable[[], AcceptanceStats | None],
+) -> Budget:
+    """Return the budget of one request.
+
+    Args:
+        num_draft_tokens: Fixed number of draft rows per step, or None to adapt it to costs and acceptance rates.
+        cost: Fixed costs, which are not corrected by measured times; None: the engine's costs.
+        acceptance_stats: Function that returns the statistics of the engine, or None if the engine cannot verify
+            drafts. Called only if ``num_draft_tokens`` and ``cost`` are None.
+    """
+    if num_draft_tokens is not None:
+        return FixedBudget(num_draft_tokens)
+    if cost is not None:
+        return AdaptiveBudget(CostModel(cost, learns=False), Calibration())
+    stats = acceptance_stats()
+    return FixedBudget(0) if stats is None else stats.budget(drafter)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ ROOT = -1
 """The parent of a draft's first rows: the last confirmed token."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Draft:
     """A draft tree: rows of guessed tokens below the last confirmed token (``ROOT``).
 
@@ -45,8 +46,6 @@ class Draft:
     parents: tuple[int, ...] = ()
     chances: tuple[float, ...] = ()
     num_probes: int = 0
-    _depths: list[int] | None = field(default=None, init=False, repr=False, compare=False)
-    _children: dict[int, dict[int, int]] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not len(self.tokens) == len(self.parents) == len(self.chances):
@@ -66,40 +65,32 @@ class Draft:
     ) -> Draft:
         """Return a draft without validating it, for callers whose rows are valid by construction."""
         draft = object.__new__(cls)
-        assign = object.__setattr__  # the class is frozen
-        assign(draft, "tokens", tokens)
-        assign(draft, "parents", parents)
-        assign(draft, "chances", chances)
-        assign(draft, "num_probes", num_probes)
-        assign(draft, "_depths", None)
-        assign(draft, "_children", None)
+        vars(draft).update(tokens=tokens, parents=parents, chances=chances, num_probes=num_probes)
         return draft
 
     def __len__(self) -> int:
         return len(self.tokens)
 
-    @property
+    @cached_property
     def children(self) -> dict[int, dict[int, int]]:
         """Child rows of each row: ``children[row][token]`` is a row. Computed once; do not modify.
 
         If several rows have equal paths, the first of them lists the children of all.
         """
-        if self._children is None:
-            children: dict[int, dict[int, int]] = {}
-            first = {ROOT: ROOT}
-            for row, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
-                first[row] = children.setdefault(first[parent], {}).setdefault(token, row)
-            object.__setattr__(self, "_children", children)
-        return self._children or {}
+        children: dict[int, dict[int, int]] = {}
+        first = {ROOT: ROOT}
+        for row, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
+            first[row] = children.setdefault(first[parent], {}).setdefault(token, row)
+        return children
 
     @property
     def num_candidates(self) -> int:
         """Number of rows that are not probes."""
         return len(self.tokens) - self.num_probes
 
-    @property
+    @cached_property
     def probes_below(self) -> dict[int, list[int]]:
-        """Probes, ascending, by their nearest ancestor that is a candidate or the root."""
+        """Probes, ascending, by their nearest ancestor that is a candidate or the root; do not modify."""
         below: dict[int, list[int]] = {}
         above = {row: row for row in range(ROOT, self.num_candidates)}
         for row in range(self.num_candidates, len(self.tokens)):
@@ -107,15 +98,13 @@ class Draft:
             below.setdefault(above[row], []).append(row)
         return below
 
-    @property
+    @cached_property
     def depths(self) -> list[int]:
         """Depth of each row; children of the root have depth 1. Computed once; do not modify."""
-        if self._depths is None:
-            depths: list[int] = []
-            for parent in self.parents:
-                depths.append(1 if parent == ROOT else depths[parent] + 1)
-            object.__setattr__(self, "_depths", depths)
-        return self._depths or []
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 if parent == ROOT else depths[parent] + 1)
+        return depths
 
 
 EMPTY = Draft()

@@ -33,9 +33,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from antiphon.accel.drafting.draft import EMPTY, Draft, Drafter, Logits, Tokens
+from antiphon.accel.drafting.drafters.head import HiddenStates
 
 if TYPE_CHECKING:
     from transformers import Cache
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from antiphon.accel.drafting.drafters.head import DraftHead
     from antiphon.accel.drafting.drafters.recycling_table import Bigrams
     from antiphon.accel.engines.fair_lock import FairLock
-    from antiphon.accel.engines.hidden_states import KeptStates
 
 Level: TypeAlias = Literal["tree", "linear", "replay", "plain"]
 """The verification level: the drafts that one forward pass can verify.
@@ -318,3 +318,39 @@ class ModelEngine(Engine, Protocol):
 
         The caller does not hold the lock.
         """
+
+
+MAX_TOKENS = 4096
+"""Maximum number of tokens whose hidden states are held; a head hardly needs older states."""
+
+
+class KeptStates:
+    """Collects the hidden states of one sequence's accepted rows; rejected rows are never copied.
+
+    Args:
+        layers: Indices of the hidden states to collect; if empty, nothing is collected.
+    """
+
+    def __init__(self, layers: tuple[int, ...] = ()) -> None:
+        self.layers = layers
+        self._computed: tuple[Any, ...] = ()
+        self._kept: list[HiddenStates] = []
+
+    def note(self, states: Sequence[Any]) -> None:
+        """Note the states of the last forward pass: one array of shape (rows, hidden) for each of ``layers``."""
+        self._computed = tuple(states)
+
+    def keep(self, start: int, rows: Sequence[int]) -> None:
+        """Copy the states of some rows of the last pass; ``start`` is the first row's position."""
+        if self._computed:
+            newest = rows[-MAX_TOKENS:]
+            states = tuple(each[list(newest)] for each in self._computed)
+            self._kept.append(HiddenStates(start + len(rows) - len(newest), states))
+            while sum(len(part.layers[0]) for part in self._kept[1:]) >= MAX_TOKENS:
+                del self._kept[0]
+        self._computed = ()
+
+    def take(self) -> list[HiddenStates]:
+        """Return the states of all rows that were kept since the last call of this method."""
+        taken, self._kept = self._kept, []
+        return taken

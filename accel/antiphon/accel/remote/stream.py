@@ -12,8 +12,7 @@ from typing import Any
 from antiphon.accel.decoding.stats import FinishReason, Summary
 from antiphon.accel.remote.client import STREAM_ERRORS, translate_error
 from antiphon.accel.remote.errors import BrokenStreamError
-from antiphon.accel.remote.thinking_tags import TaggedContent
-from antiphon.accel.remote.unasked_thinking import UnaskedThinking
+from antiphon.accel.remote.thinking_tags import TaggedContent, UnaskedThinking
 from antiphon.accel.text.completion import Completion, Piece, TextStream, Usage
 
 FINISH_REASONS: Mapping[str, FinishReason] = {"length": "length", "abort": "cancelled"}

@@ -36,7 +36,7 @@ def apply_chat_template(
         ValueError: A message is malformed, or the template is missing, rejects the messages or does not support
             tools.
     """
-    options: dict[str, Any] = {"add_generation_prompt": add_generation_prompt, "variables": variables}
+    options = {"add_generation_prompt": add_generation_prompt, **(variables or {})}
     text = _apply(messages, tools, tokenizer, **options)
     if tools and text == _apply(messages, (), tokenizer, **options):
         raise ValueError(
@@ -85,9 +85,7 @@ def _apply(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]],
     tokenizer: PreTrainedTokenizerBase,
-    *,
-    add_generation_prompt: bool = True,
-    variables: Mapping[str, Any] | None = None,
+    **variables: Any,
 ) -> str:
     turns = [_with_text(index, message) for index, message in enumerate(_check(messages))]
     if tokenizer.chat_template is None:
@@ -98,12 +96,10 @@ def _apply(
     traits = template_traits(tokenizer)
     adapted = adapt_messages(adapt_tool_turns(turns, tokenizer), traits)
     schemas: Any = [dict(tool) for tool in tools] or (None if traits.takes_no_tools else [])
-
-    options = {"tools": schemas, "add_generation_prompt": add_generation_prompt, **(variables or {})}
     try:
-        return render(tokenizer, adapted, **options)
+        return render(tokenizer, adapted, tools=schemas, **variables)
     except _REJECTIONS as error:
-        place = _first_rejected(adapted, partial(render, tokenizer, **options))
+        place = _first_rejected(adapted, partial(render, tokenizer, tools=schemas, **variables))
         name = "" if place is None else f" at message {place} ({adapted[place]['role']})"
         raise ValueError(
             f"The chat template rejects this conversation{name}: {error}. Change the role, order or content of its "

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from antiphon.accel.text.template_renderer import render_template
-from antiphon.accel.text.template_traits import render
+from antiphon.accel.text.template_traits import render, render_template
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -7,6 +7,8 @@ or from a message of the prompt. So concurrent calls never cite each other's doc
 
 from __future__ import annotations
 
+import html
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,10 +22,8 @@ from langchain_core.messages import BaseMessage
 from langchain_core.messages.content import Citation
 from langchain_core.outputs import ChatGeneration, LLMResult
 
-from antiphon.integrations.langchain.documents import document_of, passage_of
+from antiphon.integrations.langchain.documents import document_of, passage_of, references_of
 from antiphon.integrations.langchain.outputs import annotate
-from antiphon.integrations.langchain.references import references_of
-from antiphon.integrations.passages_in_prompt import PassagesInPrompt
 from antiphon.retrieval import Passage
 
 
@@ -157,3 +157,37 @@ def unambiguous(found: Sequence[Sequence[Passage]]) -> list[Passage]:
             same = (passage for passage in passages if passage.text == text)
             places[text].add(frozenset((passage.source, passage.id, passage.start) for passage in same))
     return [passage for passages in found for passage in passages if len(places[passage.text]) == 1]
+
+
+_ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})|\\([nrtbf\"'\\/])")
+
+
+class PassagesInPrompt:
+    """A prompt that is searched for passages. White space and escapes (JSON, Python, HTML, XML) may differ."""
+
+    def __init__(self, prompt: str) -> None:
+        self._forms = tuple({_normalize_spaces(prompt), _normalize_spaces(_unescape(prompt))})
+
+    def contains(self, passage: Passage) -> bool:
+        """Return whether the prompt contains the whole text of the passage."""
+        text = _normalize_spaces(passage.text)
+        return bool(text) and any(text in form for form in self._forms)
+
+    def select(self, passages: Sequence[Passage]) -> tuple[Passage, ...]:
+        """Return the passages that the prompt contains, without duplicates."""
+        return tuple(dict.fromkeys(passage for passage in passages if self.contains(passage)))
+
+
+def _normalize_spaces(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _unescape(text: str) -> str:
+    plain = _ESCAPED.sub(_unescape_match, text)
+    return html.unescape(plain) if "&" in plain else plain
+
+
+def _unescape_match(found: re.Match[str]) -> str:
+    if found[1]:
+        return chr(int(found[1], 16))
+    return " " if found[2] in "nrtbf" else found[2]

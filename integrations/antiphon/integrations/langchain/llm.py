@@ -16,8 +16,8 @@ from pydantic import ConfigDict, PrivateAttr
 from antiphon.accel import Completion
 from antiphon.accel.text.parameters import ContextLengthError
 from antiphon.integrations.langchain.base_model import AntiphonBaseModel
+from antiphon.integrations.langchain.documents import hide_arguments, references_of
 from antiphon.integrations.langchain.outputs import CITATIONS, annotate, metadata, usage
-from antiphon.integrations.langchain.references import hide_arguments, references_of
 from antiphon.integrations.model_call import AnswerState, ModelCall
 from antiphon.pipelines import passage_references
 

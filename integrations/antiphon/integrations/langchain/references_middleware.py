@@ -9,8 +9,8 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from antiphon.integrations.langchain.chat import ChatAntiphon
+from antiphon.integrations.langchain.documents import references_of
 from antiphon.integrations.langchain.outputs import CITATIONS, annotate
-from antiphon.integrations.langchain.references import references_of
 from antiphon.integrations.references import HiddenReferences
 from antiphon.integrations.vllm.client import references_for
 from antiphon.retrieval import Passage

@@ -13,9 +13,9 @@ from llama_index.core.chat_engine.types import BaseChatEngine, StreamingAgentCha
 from antiphon.accel import TextModel
 from antiphon.integrations.llama_index.chat_messages import chat_messages
 from antiphon.integrations.llama_index.cited_engines import CitedChatResponse, CitedChatStream
-from antiphon.integrations.llama_index.engine_parts import rag_of
 from antiphon.integrations.llama_index.llm import AntiphonLLM
 from antiphon.integrations.llama_index.nodes import node_of
+from antiphon.integrations.llama_index.query_engine import rag_of
 from antiphon.integrations.llama_index.retriever import AntiphonRetriever
 from antiphon.integrations.model_call import read_in_thread
 from antiphon.pipelines import Answer, AnswerStream, Rag, Searcher

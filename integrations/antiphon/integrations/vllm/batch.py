@@ -1,4 +1,4 @@
-"""The requests of a step in the form that drafters need, and functions that recognize this package's proposer."""
+"""The requests of a step as drafters need them, and settings that select this package's proposer."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from antiphon.accel.drafting.drafters.suffix_match import SuffixMatch
 from antiphon.accel.drafting.row_selection import ScoredDraft
 from antiphon.integrations.vllm.admission import read_sources
 from antiphon.integrations.vllm.batch import BatchRow
-from antiphon.integrations.vllm.batch_budget import BatchBudget
 from antiphon.integrations.vllm.model_runner_v1 import patch_worker
 from antiphon.integrations.vllm.request_drafter import RequestDrafter
+from antiphon.integrations.vllm.step_times import StepTimes
 
 log = logging.getLogger("vllm.antiphon")  # a child of vLLM's logger, so that vLLM formats and shows its lines
 
@@ -74,7 +74,7 @@ class Proposer:
         self.num_draft_tokens = int(vllm_config.speculative_config.num_speculative_tokens)
         self.vocab_size = int(vllm_config.model_config.get_vocab_size())
         self.failures = 0
-        self.budget = BatchBudget()
+        self.step_times = StepTimes()
         self.calibration = Calibration()
         self._make_drafter = make_drafter or partial(
             SuffixMatch, depth=self.num_draft_tokens, common=0, recycling=False, branching=False
@@ -146,7 +146,7 @@ class Proposer:
     ) -> dict[int, Chain]:
         """Give new tokens to each request's drafter; return the proposed chain of each row, by index."""
         if self._proposed_rows and self._proposed_rows == dict(scheduled):  # a step without prefill
-            self.budget.observe(sum(self._proposed_rows.values()), self._clock() - self._ended)
+            self.step_times.observe(sum(self._proposed_rows.values()), self._clock() - self._ended)
         self._proposed_rows = {}
         self._drop_ended(running)
         chains: dict[int, Chain] = {}
@@ -164,7 +164,7 @@ class Proposer:
         """Cut each chain to the tokens whose expected gain exceeds their cost in this batch; return all drafts."""
         drafts: list[list[int]] = [[] for _ in rows]
         scored = [chain.scored for chain in chains.values()]
-        counts = self.budget.allocate(scored, num_without_draft=len(rows) - len(chains))
+        counts = self.step_times.allocate(scored, num_without_draft=len(rows) - len(chains))
         for (index, chain), kept in zip(chains.items(), counts, strict=True):
             drafts[index] = chain.take(chain.scored.draft, min(kept, self.num_draft_tokens))
         self._proposed_rows = {row.request_id: 1 + len(draft) for row, draft in zip(rows, drafts, strict=True)}

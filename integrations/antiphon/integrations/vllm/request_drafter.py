@@ -16,7 +16,7 @@ from antiphon.accel.drafting.draft import (
     chain,
     most_likely_chain,
 )
-from antiphon.accel.drafting.drafters.contained import Contained
+from antiphon.accel.drafting.drafters.token_index import Contained
 from antiphon.accel.drafting.row_selection import ScoredDraft
 from antiphon.integrations.vllm.admission import Sources
 

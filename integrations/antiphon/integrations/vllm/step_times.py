@@ -1,8 +1,11 @@
-"""Estimate the time of a step by its number of rows, from measured steps."""
+"""Estimate the time of a step by its number of rows, from measured steps, and allocate draft tokens by it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import exp, log
+
+from antiphon.accel.drafting.row_selection import ScoredDraft, select_rows
 
 INITIAL_SLOPE = 0.006
 """Assumed cost of a further row relative to a one-row step, before any measurement: low, so that drafts are tried."""
@@ -54,6 +57,24 @@ class StepTimes:
         Before the first measurement, the result is a fraction of the time of a step of one row.
         """
         return self._line()[1]
+
+    def allocate(self, drafts: Sequence[ScoredDraft], *, num_without_draft: int = 0) -> list[int]:
+        """Return how many tokens of each draft to verify, so that the batch emits the most tokens per second.
+
+        The expected tokens of a step are one per request plus the sum of the acceptance chances of its draft tokens.
+        The first draft token of a request costs as much as two rows, because verifying any draft has a fixed cost. On
+        a saturated machine, further rows cost more than they gain, so requests decode without drafts.
+
+        Args:
+            drafts: Chains with the acceptance chance of every token.
+        """
+        requests = len(drafts) + num_without_draft
+        rows = sum(len(draft.chances) for draft in drafts)
+        if not rows:
+            return [0] * len(drafts)
+        costs = self.seconds(requests + rows)[requests - 1 :]
+        first_row_costs = [self.row_seconds()] * len(drafts)
+        return [len(kept) for kept in select_rows(drafts, costs, float(requests), first_row_costs)]
 
     def observe(self, rows: int, seconds: float) -> None:
         """Update the estimates with a measured step."""

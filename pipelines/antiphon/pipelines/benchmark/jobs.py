@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from antiphon.accel.text.messages import Message, encode_prompt
-from antiphon.pipelines.benchmark.run import Job
+from antiphon.pipelines.benchmark.methods import Job
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
@@ -42,7 +42,7 @@ def question_case(language_model: LanguageModel, question: str, passages: Sequen
         passages: Passages of the prompt; if empty, the prompt is the question alone.
     """
     from antiphon.pipelines.prompt import prompt_format
-    from antiphon.pipelines.references import passage_references
+    from antiphon.pipelines.request_plan import passage_references
 
     if not passages:
         is_chat = language_model.tokenizer.chat_template is not None

@@ -8,8 +8,7 @@ from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.progress import Progress
-from antiphon.pipelines.benchmark.methods import GREEDY, PROMPT_LOOKUP
-from antiphon.pipelines.benchmark.run import Job, Method, MethodRun
+from antiphon.pipelines.benchmark.methods import GREEDY, PROMPT_LOOKUP, Job, Method, MethodRun
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel

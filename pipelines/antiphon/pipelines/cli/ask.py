@@ -6,30 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.indexed_paths import index_of
-from antiphon.pipelines.cli.options import (
-    ASKED_MODEL,
-    DRAFTER_HELP,
-    EXTRACTIVE,
-    AskedModel,
-    Bita,
-    Device,
-    Drafting,
-    EngineOption,
-    FewBits,
-    Index,
-    MaxNewTokens,
-    MaxThinkingTokens,
-    NumDraftTokens,
-    Paths,
-    PromptFile,
-    Quote,
-    Sessions,
-    Stop,
-    Thinking,
-    Window,
-)
+from antiphon.pipelines.cli import console, options
+from antiphon.pipelines.cli.console import Stopwatch, seconds_since_process_start
+from antiphon.pipelines.cli.index_location import index_of
 from antiphon.pipelines.cli.preparation import (
     note_missing_switch,
     preload_encoders,
@@ -37,11 +16,9 @@ from antiphon.pipelines.cli.preparation import (
     read_template,
     sessions_in,
 )
-from antiphon.pipelines.cli.timing import Stopwatch, seconds_since_process_start
-from antiphon.pipelines.cli.trace_option import Trace, start_traces
-from antiphon.pipelines.cli.where_option import Where, where_filter
 from antiphon.pipelines.question import Question
 from antiphon.pipelines.rendering.sanitize import sanitize_json
+from antiphon.pipelines.tracing import start_traces
 from antiphon.retrieval.postgres.address import shown_location
 
 if TYPE_CHECKING:
@@ -54,40 +31,40 @@ NOTHING_DECODED = (
 
 def ask(
     question: Annotated[str, typer.Argument(help="The question.")],
-    paths: Paths = None,
-    index: Index = None,
-    model: AskedModel = ASKED_MODEL,
+    paths: options.Paths = None,
+    index: options.Index = None,
+    model: options.AskedModel = options.ASKED_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="Number of passages in the prompt.")] = 5,
-    where: Where = None,
-    max_new_tokens: MaxNewTokens = None,
-    prompt: PromptFile = None,
-    quote: Quote = True,
-    thinking: Thinking = None,
-    max_thinking_tokens: MaxThinkingTokens = None,
-    drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
-    bita: Bita = None,
-    window: Window = None,
-    num_draft_tokens: NumDraftTokens = None,
+    where: options.Where = None,
+    max_new_tokens: options.MaxNewTokens = None,
+    prompt: options.PromptFile = None,
+    quote: options.Quote = True,
+    thinking: options.Thinking = None,
+    max_thinking_tokens: options.MaxThinkingTokens = None,
+    drafter: options.Drafter = "blend",
+    bita: options.Bita = None,
+    window: options.Window = None,
+    num_draft_tokens: options.NumDraftTokens = None,
     plain: Annotated[bool, typer.Option("--plain", help="Decode without drafts (--drafter nothing).")] = False,
     temperature: Annotated[float, typer.Option(help="0 decodes greedily; above 0 the answer is sampled.")] = 0.0,
     seed: Annotated[int | None, typer.Option(help="Random seed of sampling.")] = None,
-    stop: Stop = None,
-    device: Device = None,
-    engine: EngineOption = "auto",
-    weights: FewBits = None,
-    sessions: Sessions = None,
-    drafting: Drafting = False,
-    trace: Trace = "none",
+    stop: options.Stop = None,
+    device: options.Device = None,
+    engine: options.EngineOption = "auto",
+    weights: options.FewBits = None,
+    sessions: options.Sessions = None,
+    drafting: options.Drafting = False,
+    trace: options.Trace = "none",
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole answer as one JSON object.")] = False,
 ) -> None:
     """Answer a question: stream the answer, then print its citations and its cost."""
     stopwatch = Stopwatch(seconds_since_process_start())
     asked = Question(question)  # checked before anything is loaded
-    condition, template = where_filter(where), read_template(prompt, model)
+    condition, template = options.where_filter(where), read_template(prompt, model)
     load_model = prepare_model(model, device=device, engine=engine, weights=weights)
     location = index_of(paths, index)
     start_traces(trace)
-    if model == EXTRACTIVE:
+    if model == options.EXTRACTIVE:
         preload_encoders()
     with console.status(f"Opening {shown_location(location)}"):
         from antiphon.pipelines.models.drafters import resolve_drafter, window_size
@@ -118,7 +95,7 @@ def ask(
             max_thinking_tokens=max_thinking_tokens,
         )
     _show(stream, stopwatch, drafting=drafting, as_json=as_json)
-    if model == EXTRACTIVE and not as_json:
+    if model == options.EXTRACTIVE and not as_json:
         console.show_suggestion()
 
 

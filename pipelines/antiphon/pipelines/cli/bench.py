@@ -17,7 +17,7 @@ from antiphon.pipelines.rendering.tables import result_table
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
-    from antiphon.pipelines.benchmark.run import Job, Method
+    from antiphon.pipelines.benchmark.methods import Job, Method
 
 app = typer.Typer(no_args_is_help=True, help="Measure the decoding speed on this machine.")
 

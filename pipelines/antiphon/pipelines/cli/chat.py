@@ -6,55 +6,37 @@ from typing import Annotated
 
 import typer
 
-from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.indexed_paths import index_of
-from antiphon.pipelines.cli.options import (
-    ASKED_MODEL,
-    DEFAULT_MODEL,
-    EXTRACTIVE,
-    AskedModel,
-    Device,
-    EngineOption,
-    FewBits,
-    Index,
-    MaxNewTokens,
-    MaxThinkingTokens,
-    Paths,
-    PromptFile,
-    Quote,
-    Sessions,
-    Thinking,
-)
+from antiphon.pipelines.cli import console, options
+from antiphon.pipelines.cli.index_location import index_of
 from antiphon.pipelines.cli.preparation import note_missing_switch, prepare_model, read_template, sessions_in
-from antiphon.pipelines.cli.where_option import Where, where_filter
 from antiphon.retrieval.postgres.address import shown_location
 
 
 def chat(
-    paths: Paths = None,
-    index: Index = None,
-    model: AskedModel = ASKED_MODEL,
+    paths: options.Paths = None,
+    index: options.Index = None,
+    model: options.AskedModel = options.ASKED_MODEL,
     k: Annotated[int, typer.Option("--k", "-k", help="Number of passages per question.")] = 5,
-    where: Where = None,
-    max_new_tokens: MaxNewTokens = None,
-    prompt: PromptFile = None,
-    quote: Quote = True,
-    thinking: Thinking = None,
-    max_thinking_tokens: MaxThinkingTokens = None,
+    where: options.Where = None,
+    max_new_tokens: options.MaxNewTokens = None,
+    prompt: options.PromptFile = None,
+    quote: options.Quote = True,
+    thinking: options.Thinking = None,
+    max_thinking_tokens: options.MaxThinkingTokens = None,
     rewrite: Annotated[
         bool, typer.Option("--rewrite", help="Let the model rewrite follow-up questions for retrieval.")
     ] = False,
-    device: Device = None,
-    engine: EngineOption = "auto",
-    weights: FewBits = None,
-    sessions: Sessions = None,
+    device: options.Device = None,
+    engine: options.EngineOption = "auto",
+    weights: options.FewBits = None,
+    sessions: options.Sessions = None,
 ) -> None:
-    """Hold a conversation. Each question is answered from its own passages; the prompt contains the earlier turns."""
-    if rewrite and model in (EXTRACTIVE, DEFAULT_MODEL):
-        from antiphon.pipelines.question_rewriting import CANNOT_REWRITE
+    """Hold a conversation: each question is answered from its own passages, after the earlier turns."""
+    if rewrite and model in (options.EXTRACTIVE, options.DEFAULT_MODEL):
+        from antiphon.pipelines.question import CANNOT_REWRITE
 
         raise ValueError(CANNOT_REWRITE.format(model))
-    condition, template = where_filter(where), read_template(prompt, model)
+    condition, template = options.where_filter(where), read_template(prompt, model)
     load_model = prepare_model(model, device=device, engine=engine, weights=weights)
     location = index_of(paths, index)
     with console.status(f"Opening {shown_location(location)}"):
@@ -73,7 +55,7 @@ def chat(
         rag = Rag(retriever, language_model, k=k, prompt=form, sessions=store, quote_first=quote, rewrite=rewrite)
     hold_conversation(
         Chat(rag),
-        suggests=model == EXTRACTIVE,
+        suggests=model == options.EXTRACTIVE,
         where=condition,
         max_new_tokens=max_new_tokens,
         thinking=thinking,

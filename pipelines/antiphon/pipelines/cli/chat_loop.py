@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.timing import Stopwatch
+from antiphon.pipelines.cli.console import Stopwatch
 from antiphon.pipelines.rendering.sanitize import sanitize
 from antiphon.retrieval.errors import DatabaseUnavailable
 

@@ -1,24 +1,26 @@
-"""Terminal output of all commands: streamed answers, citations, costs and progress."""
+"""Terminal output of all commands: streamed answers, citations, costs, progress, times, and errors in the input."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from textwrap import shorten
 from threading import Lock, Thread
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBars
 from rich.text import Text
+from typer.core import TyperGroup
 
 from antiphon.accel.progress import Progress
-from antiphon.pipelines.cli.progress_lines import ProgressLines
-from antiphon.pipelines.cli.timing import Stopwatch
 from antiphon.pipelines.rendering.plain_quotes import without_markup
 from antiphon.pipelines.rendering.sanitize import sanitize, sanitize_line
 from antiphon.pipelines.rendering.segments import citation_location, displayed_quote
@@ -201,3 +203,105 @@ def show_citations(answer: Answer, *, root: Path | None = None) -> None:
 def show_cost(answer: Answer, stopwatch: Stopwatch) -> None:
     """Print one line with the cost of the answer."""
     out.print(f"{answer.caption}; {stopwatch.describe()}", style="dim")
+
+
+class ProgressLines:
+    """Prints the current stage at regular intervals while it is open.
+
+    It prints from a thread, so that lines also appear when a step takes longer than the interval.
+
+    Args:
+        every: Interval in seconds.
+    """
+
+    def __init__(self, write: Callable[[str], None], *, every: float) -> None:
+        self._write = write
+        self._every = every
+        self._state: tuple[str, int, int] | None = None
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
+
+    def update(self, stage: str, done: int, total: int) -> None:
+        """Set the current stage, the number of items done, and their total."""
+        self._state = stage, done, total
+
+    def __enter__(self) -> ProgressLines:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        while not self._is_over.wait(self._every):
+            if self._state is not None:
+                stage, done, total = self._state
+                self._write(f"{stage}: {done} of {total}, {time.monotonic() - began:.0f} s")
+
+
+_MAX_STARTING_SECONDS = 60  # an older process runs more than this command
+
+
+class Stopwatch:
+    """Measures the seconds until the first output and until the end.
+
+    Args:
+        before: Seconds to add for the time before the stopwatch was created, such as
+            `seconds_since_process_start`.
+    """
+
+    def __init__(self, before: float = 0.0) -> None:
+        self._started = time.perf_counter() - before
+        self._first: float | None = None
+
+    def mark_first_output(self) -> None:
+        """Record the time of the first output; later calls change nothing."""
+        if self._first is None:
+            self._first = time.perf_counter() - self._started
+
+    def describe(self) -> str:
+        """Return the times until now as text."""
+        seconds = time.perf_counter() - self._started
+        first = seconds if self._first is None else self._first
+        return f"first output after {first:.1f} s, {seconds:.1f} s in all"
+
+
+def seconds_since_process_start() -> float:
+    """Return the seconds since this process started; 0 if they are unknown or the process is a server."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        started = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # field 22 of proc(5): ticks from the start of the system
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - started
+    except (OSError, ValueError, IndexError, AttributeError):
+        return 0.0
+    return age if 0 <= age <= _MAX_STARTING_SECONDS else 0.0
+
+
+INVALID_INPUT = 2
+"""Exit code if an argument, an option or a file cannot be used."""
+
+INPUT_ERRORS = (ValueError, TypeError, OSError, ImportError, MemoryError)
+
+
+def exit_with_message(context: Any, error: Exception) -> None:
+    """Print an error in the user's input and exit with code 2."""
+    # A closed pipe is not an error of the input: `head` closes it once it has enough lines.
+    if isinstance(error, BrokenPipeError) or context.params.get("traceback"):
+        raise error
+    err.print(sanitize(f"antiphon: {error}"), style="red", markup=False)
+    context.exit(INVALID_INPUT)
+
+
+class CommandGroup(TyperGroup):
+    """A group of commands. With the option ``--traceback``, errors are raised with their traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the chosen command."""
+        try:
+            return super().invoke(ctx)
+        except INPUT_ERRORS as error:
+            return exit_with_message(ctx, error)

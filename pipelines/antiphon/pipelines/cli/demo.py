@@ -15,17 +15,17 @@ from rich.text import Text
 from antiphon.accel.cache_folder import cache_folder
 from antiphon.accel.models.bundled import BUNDLED
 from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli.console import Stopwatch
 from antiphon.pipelines.cli.index_report import index_documents, show_index
 from antiphon.pipelines.cli.options import MODEL_HELP, EngineOption
 from antiphon.pipelines.cli.preparation import load_language_model
-from antiphon.pipelines.cli.timing import Stopwatch
 from antiphon.pipelines.data.demo import DOCUMENTS, DemoTask, demo_documents, demo_tasks
 from antiphon.pipelines.rendering.sanitize import sanitize
 from antiphon.pipelines.rendering.tables import result_table
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
-    from antiphon.pipelines.benchmark.run import Job, Method
+    from antiphon.pipelines.benchmark.methods import Job, Method
     from antiphon.pipelines.benchmark.speed import MethodFigures, Speed
     from antiphon.pipelines.rag import Rag
 
@@ -116,7 +116,7 @@ def _ask(rag: Rag, question: str) -> None:
 
 
 def _job(language_model: LanguageModel, task: DemoTask) -> Job:
-    from antiphon.pipelines.benchmark.run import Job
+    from antiphon.pipelines.benchmark.methods import Job
 
     tokenized = language_model.tokenize(task.messages if language_model.takes_messages else task.prompt)
     return Job(tokenized.tokens, (task.reference,))

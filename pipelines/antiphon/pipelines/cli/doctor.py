@@ -10,26 +10,20 @@ import typer
 
 from antiphon.accel.models.bundled import BUNDLED
 from antiphon.accel.remote.server import is_address
-from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.options import (
-    EXTRACTIVE,
-    LARGER,
-    MODEL_HELP,
-    MODEL_VARIABLE,
-    Device,
-    EngineOption,
-    FewBits,
-)
+from antiphon.pipelines.cli import console, options
 from antiphon.pipelines.cli.preparation import check_model, connect, load_language_model
 
 
 def doctor(
     model: Annotated[
-        str | None, typer.Argument(envvar=MODEL_VARIABLE, help=MODEL_HELP, show_default="none: examine the machine")
+        str | None,
+        typer.Argument(
+            envvar=options.MODEL_VARIABLE, help=options.MODEL_HELP, show_default="none: examine the machine"
+        ),
     ] = None,
-    device: Device = None,
-    engine: EngineOption = "auto",
-    weights: FewBits = None,
+    device: options.Device = None,
+    engine: options.EngineOption = "auto",
+    weights: options.FewBits = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of a table.")] = False,
 ) -> None:
     """Report which models fit this machine; with a model, what it can verify, what it costs, and what would help."""
@@ -43,7 +37,7 @@ def doctor(
 
         show_server(connect(model), as_json=as_json)
         return
-    if model != EXTRACTIVE:
+    if model != options.EXTRACTIVE:
         check_model(model, device=device, engine=engine, weights=weights)
     from antiphon.accel.memory_estimate import estimate_memory
     from antiphon.accel.model_report import inspect_model
@@ -64,4 +58,4 @@ def doctor(
         return
     show_diagnosis(model, diagnosis, template, memory)
     if model in BUNDLED:
-        console.out.print(f"→ {LARGER}", markup=False)
+        console.out.print(f"→ {options.LARGER}", markup=False)

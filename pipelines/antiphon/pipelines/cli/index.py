@@ -32,67 +32,76 @@ def _list(location: str | None) -> None:
         raise typer.Exit
 
 
+Indexed = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        help="Files and folders: text, HTML, PDF, Office, tables, e-mail, code, archives. Without any, the index is "
+        "brought up to date: files that are new, changed or gone."
+    ),
+]
+Out = Annotated[
+    str | None,
+    typer.Option(
+        "--out",
+        "-o",
+        help="Folder of the index, or a table of PostgreSQL: postgresql://USER@HOST/DATABASE?table=NAME.",
+        show_default=".antiphon",
+    ),
+]
+EmbedderName = Annotated[
+    str,
+    typer.Option(
+        help="minilm, bge-m3, a folder, a hub name, or a model on a server (ollama/NAME, an address); auto: BGE-M3 on "
+        "a GPU, MiniLM on a CPU."
+    ),
+]
+QueryPrompt = Annotated[
+    str | None,
+    typer.Option(help="What the embedder reads before a question; by default the model's own or its family's."),
+]
+DocumentPrompt = Annotated[str | None, typer.Option(help="What the embedder reads before a document, likewise.")]
+Setting = Annotated[str, typer.Option(help="Vector index: auto, flat or compact.")]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        help="Embed on a Ray cluster: HOST:PORT of its head node or auto on one of its machines, ray://HOST:PORT on "
+        "another; or local, which starts Ray on this machine."
+    ),
+]
+FollowLinks = Annotated[
+    bool, typer.Option("--follow-links", help="Follow symbolic links, also to files outside the folders.")
+]
+Add = Annotated[bool, typer.Option("--add", help="Add to the index, instead of replacing all of its documents.")]
+Remove = Annotated[bool, typer.Option("--remove", help="Remove these documents from the index.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Drop documents of the index without asking.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Keep running, and index files again when they change.")]
+Described = Annotated[
+    str | None,
+    typer.Option(
+        callback=_describe, is_eager=True, help="Show an index's settings, the reasons and its recall, and exit."
+    ),
+]
+Listed = Annotated[
+    str | None, typer.Option("--list", callback=_list, is_eager=True, help="List the documents of an index, and exit.")
+]
+
+
 def index(
-    paths: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            help="Files and folders: text, HTML, PDF, Office, tables, e-mail, code, archives. Without any, the index "
-            "is brought up to date: files that are new, changed or gone."
-        ),
-    ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Folder of the index, or a table of PostgreSQL: postgresql://USER@HOST/DATABASE?table=NAME.",
-            show_default=".antiphon",
-        ),
-    ] = None,
-    embedder: Annotated[
-        str,
-        typer.Option(
-            help="minilm, bge-m3, a folder, a hub name, or a model on a server (ollama/NAME, an address); auto: BGE-M3 "
-            "on a GPU, MiniLM on a CPU."
-        ),
-    ] = "auto",
-    query_prompt: Annotated[
-        str | None,
-        typer.Option(help="What the embedder reads before a question; by default the model's own or its family's."),
-    ] = None,
-    document_prompt: Annotated[
-        str | None, typer.Option(help="What the embedder reads before a document, likewise.")
-    ] = None,
+    paths: Indexed = None,
+    out: Out = None,
+    embedder: EmbedderName = "auto",
+    query_prompt: QueryPrompt = None,
+    document_prompt: DocumentPrompt = None,
     device: Device = None,
-    setting: Annotated[str, typer.Option(help="Vector index: auto, flat or compact.")] = "auto",
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            help="Embed on a Ray cluster: HOST:PORT of its head node or auto on one of its machines, ray://HOST:PORT "
-            "on another; or local, which starts Ray on this machine."
-        ),
-    ] = None,
-    follow_links: Annotated[
-        bool, typer.Option("--follow-links", help="Follow symbolic links, also to files outside the folders.")
-    ] = False,
-    add: Annotated[
-        bool, typer.Option("--add", help="Add to the index, instead of replacing all of its documents.")
-    ] = False,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove these documents from the index.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Drop documents of the index without asking.")] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Keep running, and index files again when they change.")
-    ] = False,
-    describe: Annotated[
-        str | None,
-        typer.Option(
-            callback=_describe, is_eager=True, help="Show an index's settings, the reasons and its recall, and exit."
-        ),
-    ] = None,
-    listed: Annotated[
-        str | None,
-        typer.Option("--list", callback=_list, is_eager=True, help="List the documents of an index, and exit."),
-    ] = None,
+    setting: Setting = "auto",
+    ray: Ray = None,
+    follow_links: FollowLinks = False,
+    add: Add = False,
+    remove: Remove = False,
+    yes: Yes = False,
+    watch: Watch = False,
+    describe: Described = None,
+    listed: Listed = None,
 ) -> None:
     """Index documents. Passages that the index has already are not embedded again."""
     if remove and (add or watch):
@@ -106,9 +115,8 @@ def index(
     if remove:
         _remove(paths, location, device)
         return
-    if (query_prompt, document_prompt) != (None, None):
-        embedder = with_prompts(embedder, query_prompt, document_prompt)
-    options = {"embedder": embedder, "device": device, "setting": setting, "follow_links": follow_links, "add": add}
+    prompted = with_prompts(embedder, query_prompt, document_prompt)
+    options = {"embedder": prompted, "device": device, "setting": setting, "follow_links": follow_links, "add": add}
     show_index(index_documents(paths, location, yes=yes, ray=ray, **options))
     if watch:
         console.err.print("Waiting for changes; stop with Ctrl-C.", markup=False)

@@ -16,9 +16,9 @@ from antiphon.pipelines.cli import bench, console, keys
 from antiphon.pipelines.cli.ask import ask
 from antiphon.pipelines.cli.chat import chat
 from antiphon.pipelines.cli.config import config, default_options
+from antiphon.pipelines.cli.console import CommandGroup
 from antiphon.pipelines.cli.demo import demo
 from antiphon.pipelines.cli.doctor import doctor
-from antiphon.pipelines.cli.errors import CommandGroup
 from antiphon.pipelines.cli.index import index
 from antiphon.pipelines.cli.mcp import mcp
 from antiphon.pipelines.cli.serve import serve

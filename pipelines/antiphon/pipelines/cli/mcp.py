@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from antiphon.pipelines.cli import console
+from antiphon.pipelines.cli import console, options
 from antiphon.pipelines.cli.index_location import find_index
-from antiphon.pipelines.cli.options import (
-    ASKED_MODEL,
-    DRAFTER_HELP,
-    AskedModel,
-    Device,
-    EngineOption,
-    FewBits,
-    Index,
-    Precision,
-    PromptFile,
-)
 from antiphon.pipelines.cli.preparation import prepare_model, read_template
 from antiphon.pipelines.cli.serve import Collections, Passages, load_service
 from antiphon.pipelines.cli.served_documents import served_documents
-from antiphon.pipelines.cli.trace_option import Trace, start_traces
+from antiphon.pipelines.tracing import start_traces
 
 if TYPE_CHECKING:
     from antiphon.pipelines.server.service import Service
@@ -33,17 +20,17 @@ WAITING = "Waiting for the messages of an MCP client on standard input. To confi
 
 
 def mcp(
-    index: Index = None,
+    index: options.Index = None,
     collections: Collections = None,
-    model: AskedModel = ASKED_MODEL,
+    model: options.AskedModel = options.ASKED_MODEL,
     k: Passages = 5,
-    drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
-    dtype: Precision = "auto",
-    device: Device = None,
-    engine: EngineOption = "auto",
-    weights: FewBits = None,
-    prompt: PromptFile = None,
-    trace: Trace = "none",
+    drafter: options.Drafter = "blend",
+    dtype: options.Precision = "auto",
+    device: options.Device = None,
+    engine: options.EngineOption = "auto",
+    weights: options.FewBits = None,
+    prompt: options.PromptFile = None,
+    trace: options.Trace = "none",
 ) -> None:
     """Serve search and cited answers to an agent over MCP, on standard input and output."""
     template = read_template(prompt, model)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -36,10 +38,13 @@ LARGER = (
 )
 """Advice shown for a bundled model; we have not measured these public models."""
 
-DRAFTER_HELP = (
-    "Drafter: blend, trie, copying, recycling, lookahead, nothing; bita: BiTA's mask tokens alone; auto: chosen for "
-    "the model, with the reason."
-)
+Drafter = Annotated[
+    str,
+    typer.Option(
+        help="Drafter: blend, trie, copying, recycling, lookahead, nothing; bita: BiTA's mask tokens alone; auto: "
+        "chosen for the model, with the reason."
+    ),
+]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of a table.")]
 Bita = Annotated[
@@ -121,6 +126,14 @@ Sessions = Annotated[
     Path | None,
     typer.Option(help="File of earlier answers to draft from; created if missing. Each answer is added to it."),
 ]
+Trace = Annotated[
+    str,
+    typer.Option(
+        "--trace",
+        envvar="OTEL_TRACES_EXPORTER",
+        help='Where to export traces: "otlp" (a collector), "console" (standard error) or "none".',
+    ),
+]
 Task = Annotated[str | None, typer.Option(help="Use samples of this task only.")]
 Window = Annotated[
     str | None,
@@ -129,3 +142,52 @@ Window = Annotated[
         help="Lookahead's window: columns, n-gram and guesses, such as 5,3,5; for --drafter blend or lookahead.",
     ),
 ]
+
+
+Where = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where",
+        metavar="FIELD=VALUE",
+        help="Search only passages whose metadata have this value, such as lang=de or source=notes/keys.md; a value of "
+        'JSON is a number, true, false, null or a "text". Or a whole filter in JSON. If repeated, all must match.',
+    ),
+]
+
+
+def where_filter(given: Sequence[str] | None) -> dict[str, Any] | None:
+    """Parse the values of the option; return the filter, or None if there are none.
+
+    Raises:
+        ValueError: a value has no "=", is invalid JSON, or has an unknown operator.
+        TypeError: the value of an operator has the wrong type.
+    """
+    from antiphon.retrieval.filters import parse_filter
+
+    parts = [_part(each) for each in given or ()]
+    if not parts:
+        return None
+    where = parts[0] if len(parts) == 1 else {"$and": parts}
+    parse_filter(where)
+    return where
+
+
+def _part(given: str) -> dict[str, Any]:
+    if given.lstrip().startswith("{"):
+        try:
+            return dict(json.loads(given))
+        except ValueError as error:
+            raise ValueError(f"--where {given!r} is not valid JSON: {error}.") from error
+    name, equals, value = given.partition("=")
+    if not equals or not name.strip():
+        raise ValueError(f"--where is {given!r}; give FIELD=VALUE, such as lang=de, or a filter in JSON.")
+    return {name.strip(): _value(value)}
+
+
+def _value(given: str) -> Any:
+    """Parse a JSON number, boolean, null or string; return anything else as text."""
+    try:
+        value = json.loads(given, parse_constant=lambda _: given)
+    except ValueError:
+        return given
+    return given if isinstance(value, dict | list) else value

@@ -10,26 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.indexed_paths import index_of
+from antiphon.pipelines.cli import console, options
+from antiphon.pipelines.cli.index_location import index_of
 from antiphon.pipelines.cli.keys import KEY_FILE
-from antiphon.pipelines.cli.options import (
-    DEFAULT_MODEL,
-    DRAFTER_HELP,
-    EXTRACTIVE,
-    MODEL_VARIABLE,
-    SERVED_HELP,
-    Device,
-    EngineOption,
-    FewBits,
-    Paths,
-    Precision,
-    PromptFile,
-    Quote,
-)
 from antiphon.pipelines.cli.preparation import prepare_model, read_template
 from antiphon.pipelines.cli.served_documents import ServedDocuments, name_for_clients, served_documents
-from antiphon.pipelines.cli.trace_option import Trace, start_traces
+from antiphon.pipelines.tracing import start_traces
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -93,10 +79,12 @@ EmbedderName = Annotated[
 
 
 def serve(
-    paths: Paths = None,
+    paths: options.Paths = None,
     index: Served = None,
     collections: Collections = None,
-    model: Annotated[str, typer.Option("--model", "-m", envvar=MODEL_VARIABLE, help=SERVED_HELP)] = DEFAULT_MODEL,
+    model: Annotated[
+        str, typer.Option("--model", "-m", envvar=options.MODEL_VARIABLE, help=options.SERVED_HELP)
+    ] = options.DEFAULT_MODEL,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     keys: Keys = None,
@@ -112,19 +100,20 @@ def serve(
     k: Passages = 5,
     drain: Drain = 30,
     drain_delay: DrainDelay = 0,
-    drafter: Annotated[str, typer.Option(help=DRAFTER_HELP)] = "blend",
-    dtype: Precision = "auto",
-    device: Device = None,
-    engine: EngineOption = "auto",
-    weights: FewBits = None,
+    drafter: options.Drafter = "blend",
+    dtype: options.Precision = "auto",
+    device: options.Device = None,
+    engine: options.EngineOption = "auto",
+    weights: options.FewBits = None,
     embedder: EmbedderName = None,
-    prompt: PromptFile = None,
-    quote: Quote = True,
-    trace: Trace = "none",
+    prompt: options.PromptFile = None,
+    quote: options.Quote = True,
+    trace: options.Trace = "none",
 ) -> None:
     """Serve a model, and if there is an index its answers from documents, over OpenAI's protocol, with a web page."""
     template = read_template(prompt, model)
-    quoting = EXTRACTIVE if model == DEFAULT_MODEL else model  # answers of the reader are quoted without running it
+    # Answers of the reader are quoted without running it.
+    quoting = options.EXTRACTIVE if model == options.DEFAULT_MODEL else model
     load_model = prepare_model(quoting, device=device, dtype=dtype, engine=engine, weights=weights)
     location = index_of(paths, index) if paths else index
     documents = served_documents(location, collections, keys or (), read_only=read_only)
@@ -193,7 +182,7 @@ def load_service(
     from antiphon.pipelines.prompt import template_prompt
     from antiphon.pipelines.server.service import make_service
 
-    if model in (EXTRACTIVE, DEFAULT_MODEL) and not documents.locations:
+    if model in (options.EXTRACTIVE, options.DEFAULT_MODEL) and not documents.locations:
         raise ValueError(NO_INDEX.format(model))
     language_model: Any = load_model(resolve_drafter(drafter))
     if isinstance(language_model, RemoteLanguageModel):

@@ -16,7 +16,7 @@ from antiphon.retrieval.postgres.address import PostgresAddress, is_postgres, sh
 
 if TYPE_CHECKING:
     from antiphon.accel import TextModel
-    from antiphon.pipelines.server.access_keys import AccessKeys
+    from antiphon.pipelines.server.access_control import AccessKeys
     from antiphon.pipelines.server.collections import Collection, UploadQuota
     from antiphon.retrieval import Embedder, Reranker, Retriever
 
@@ -116,7 +116,7 @@ def served_documents(
             valid.
         OSError: there is no such index, or the file cannot be read.
     """
-    from antiphon.pipelines.server.access_keys import AccessKeys
+    from antiphon.pipelines.server.access_control import AccessKeys
 
     if collections is None:
         location = nearest_index() if index is None else find_index(index)

@@ -228,7 +228,7 @@ async def _answer(call: Call, collection: Collection, question: str) -> Answer:
     served = next(model for model in models if model.collection == collection.name)
     prompt = Conversation([{"role": "user", "content": question}])
     limit = min(default_max_new_tokens(served.language_model), call.service.settings.max_output_tokens)
-    start = partial(call.service.starter.start, served, prompt, {"max_new_tokens": limit})
+    start = partial(call.service.start, served, prompt, {"max_new_tokens": limit})
     [job] = call.service.submit([start], served, call.access.key, None)
     text, reported_at = CollectedText(job), 0.0
     try:
@@ -243,7 +243,9 @@ async def _answer(call: Call, collection: Collection, question: str) -> Answer:
         job.cancel()
     completion, plan = text.finished.completion, text.started.plan
     citations = await asyncio.to_thread(plan.cite, completion.text)
-    return Answer.from_completion(question, completion, plan.passages, citations, served.language_model.name)
+    return Answer.from_completion(
+        question, completion, passages=plan.passages, citations=citations, model=served.language_model.name
+    )
 
 
 async def read_passage(

@@ -24,8 +24,7 @@ from antiphon.pipelines.rendering.segments import (
 )
 
 if TYPE_CHECKING:
-    from antiphon.pipelines.citations import Citation
-    from antiphon.pipelines.nearest_sentences import NearestSentence
+    from antiphon.pipelines.citations import Citation, NearestSentence
     from antiphon.retrieval import Passage
 
 COLORS = ("86,180,233", "230,159,0", "0,158,115", "204,121,167", "240,228,66", "0,114,178", "213,94,0")

@@ -13,8 +13,7 @@ from antiphon.pipelines.rendering.plain_quotes import without_markup
 
 if TYPE_CHECKING:
     from antiphon.accel import Summary, Usage
-    from antiphon.pipelines.citations import Citation
-    from antiphon.pipelines.nearest_sentences import NearestSentence
+    from antiphon.pipelines.citations import Citation, NearestSentence
     from antiphon.retrieval import Passage
 
 NOT_CITED = "No six words of the answer are quoted verbatim from a passage."

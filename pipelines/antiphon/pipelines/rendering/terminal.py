@@ -21,8 +21,7 @@ from antiphon.pipelines.rendering.segments import (
 )
 
 if TYPE_CHECKING:
-    from antiphon.pipelines.citations import Citation
-    from antiphon.pipelines.nearest_sentences import NearestSentence
+    from antiphon.pipelines.citations import Citation, NearestSentence
 
 COLORS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 

@@ -17,14 +17,15 @@ from antiphon.pipelines.server import (
     documents,
     page,
     passage_views,
-    readiness,
     responses,
     retrieval,
 )
 from antiphon.pipelines.server.access_control import Access
-from antiphon.pipelines.server.errors import ERRORS, add_error_handlers
+from antiphon.pipelines.server.errors import ERRORS, ApiError, ErrorBody, add_error_handlers
 from antiphon.pipelines.server.request_limits import RequestLimits
 from antiphon.pipelines.server.service import Service, access_of, service_of
+
+DRAINING = "The server is shutting down: it finishes the requests in progress; send new ones to another server."
 
 
 def create_app(service: Service) -> FastAPI:
@@ -59,7 +60,7 @@ def create_app(service: Service) -> FastAPI:
             expose_headers=["Mcp-Session-Id"],
         )
     app.add_middleware(RequestLimits, settings=settings, metrics=service.metrics, keys=service.keys)
-    for module in (chat_completions, completions, responses, retrieval, passage_views, documents, readiness, page):
+    for module in (chat_completions, completions, responses, retrieval, passage_views, documents, page):
         app.include_router(module.router)
     _add_operations(app)
     app.mount("/static", StaticFiles(directory=page.FILES))
@@ -83,6 +84,16 @@ def _add_operations(app: FastAPI) -> None:
         """Return the status "ok", and the number of running and waiting generations."""
         queue = service_of(request).queue
         return {"status": "ok", "running": queue.running, "waiting": queue.waiting}
+
+    @app.get("/ready", tags=["Operation"], responses={503: {"model": ErrorBody}})
+    async def ready() -> dict[str, Any]:
+        """Return 200 while the server accepts requests, and 503 as soon as it begins to shut down.
+
+        The server starts to listen after its models are loaded; until then, connections are refused.
+        """
+        if app.state.is_draining:
+            raise ApiError(503, DRAINING, code="server_shutting_down", headers={"Retry-After": "1"})
+        return {"status": "ready"}
 
     @app.get("/metrics", tags=["Operation"], responses=ERRORS)
     def metrics(request: Request, _: Annotated[Access, Depends(access_of)]) -> Response:

@@ -20,8 +20,6 @@ from antiphon.accel.text.tool_calls import ParsedOutput, ToolCall, parse_tool_ca
 from antiphon.pipelines.prompt import is_refusal
 from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.errors import ERRORS, unsupported_parameter
-from antiphon.pipelines.server.generation import ServedModel
-from antiphon.pipelines.server.logprob_fields import LogprobReader, TextToken, chat_logprobs
 from antiphon.pipelines.server.request_conversion import (
     Schema,
     chat_prompt,
@@ -32,15 +30,18 @@ from antiphon.pipelines.server.request_conversion import (
 from antiphon.pipelines.server.request_queue import CollectedText, Delta, Event, Finished, Started
 from antiphon.pipelines.server.request_schemas import ChatRequest, SamplingRequest
 from antiphon.pipelines.server.response_fields import (
+    LogprobReader,
+    TextToken,
     annotation_object,
     annotation_objects,
+    chat_logprobs,
     metrics_object,
     passage_object,
     reasoning_field,
     usage_counts,
     usage_object,
 )
-from antiphon.pipelines.server.service import Service, access_of, service_of
+from antiphon.pipelines.server.service import ServedModel, Service, access_of, service_of
 from antiphon.pipelines.server.streaming import DONE, collect, merge_events, run_in_thread, sse_event, stream
 from antiphon.pipelines.server.text_segments import SegmentTracker
 from antiphon.retrieval.document import LONE_SURROGATE
@@ -155,7 +156,7 @@ def start_choice(service: Service, chat: ChatResponse, index: int) -> Callable[.
     elif body.top_logprobs:
         raise unsupported_parameter("top_logprobs", "top_logprobs needs logprobs: true.")
     return partial(
-        service.starter.start,
+        service.start,
         chat.served,
         chat.conversation,
         parameters,

@@ -16,17 +16,18 @@ from antiphon.accel.text.messages import PromptInput
 from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.chat_completions import FINISH_REASONS, choice_parameters, num_choices
 from antiphon.pipelines.server.errors import ERRORS, unsupported_parameter
-from antiphon.pipelines.server.generation import ServedModel
-from antiphon.pipelines.server.logprob_fields import LogprobReader, TextToken, completion_logprobs
 from antiphon.pipelines.server.request_conversion import completion_prompts, predicted_texts, reference_passages
 from antiphon.pipelines.server.request_queue import CollectedText, Delta, Event, Finished, Started
 from antiphon.pipelines.server.request_schemas import CompletionRequest
 from antiphon.pipelines.server.response_fields import (
+    LogprobReader,
+    TextToken,
+    completion_logprobs,
     metrics_object,
     usage_counts,
     usage_object,
 )
-from antiphon.pipelines.server.service import Service, access_of, service_of
+from antiphon.pipelines.server.service import ServedModel, Service, access_of, service_of
 from antiphon.pipelines.server.streaming import DONE, collect, merge_events, run_in_thread, sse_event, stream
 
 router = APIRouter(responses=ERRORS)
@@ -88,7 +89,7 @@ def _starts(service: Service, completion: CompletionResponse) -> list[Callable[.
     formatting = {"logprobs": body.logprobs, "json_schema": schema}
     return [
         partial(
-            service.starter.start,
+            service.start,
             completion.served,
             prompt,
             choice_parameters(service, body, completion.served, index) | formatting,

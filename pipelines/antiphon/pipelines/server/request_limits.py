@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
+import sys
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import nullcontext
 from contextvars import ContextVar
 from time import perf_counter
@@ -18,12 +19,11 @@ from uuid import uuid4
 
 from starlette.datastructures import Headers, MutableHeaders
 
-from antiphon.pipelines.server.access_control import check_host_and_origin
-from antiphon.pipelines.server.access_keys import AccessKeys
+from antiphon.pipelines.server.access_control import AccessKeys, check_host_and_origin
 from antiphon.pipelines.server.errors import ApiError, BodyError, error_response, shutdown_error
-from antiphon.pipelines.server.http_trace import end_http_span, start_http_span
 from antiphon.pipelines.server.metrics import ServerMetrics
 from antiphon.pipelines.server.settings import ServerSettings
+from antiphon.pipelines.tracing import Span
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -213,3 +213,40 @@ class RequestLimits:
     def _max_bytes(self, scope: Scope) -> int:
         is_upload = scope["path"].startswith(UPLOADS)
         return self._settings.max_upload_bytes if is_upload else self._settings.max_body_bytes
+
+
+TRACED = ("/v1/", "/documents", "/passages", "/collections", "/mcp")
+"""The beginnings of traced paths; the page and the checks of load balancers are not traced."""
+
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+
+def start_http_span(scope: Mapping[str, Any], headers: Mapping[str, str], request_id: str) -> Span | None:
+    """Start the span of an HTTP request, as a child of the client's span if the request has a ``traceparent``.
+
+    The path is not recorded, because it may contain the name of a document.
+
+    Returns:
+        The span; None if requests of this path are not traced.
+    """
+    if "opentelemetry.trace" not in sys.modules or not scope["path"].startswith(TRACED):
+        return None
+    from opentelemetry.context import Context
+    from opentelemetry.propagate import extract
+    from opentelemetry.trace import SpanKind
+
+    attributes = {"http.request.method": _name(scope["method"]), "antiphon.request_id": request_id}
+    context = extract(headers, Context())
+    return Span(_name(scope["method"]), attributes, kind=SpanKind.SERVER, context=context)
+
+
+def end_http_span(span: Span, method: str, route: str, status: int) -> None:
+    """End the span of a request, and name it after the path of the endpoint, such as ``/documents/{id}``."""
+    span.set({"http.route": route, "http.response.status_code": status})
+    if span.span is not None:
+        span.span.update_name(f"{_name(method)} {route}")
+    span.end(str(status) if status >= 500 else None)
+
+
+def _name(method: str) -> str:
+    return method if method in _METHODS else "HTTP"

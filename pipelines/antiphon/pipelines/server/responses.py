@@ -17,10 +17,15 @@ from fastapi.responses import JSONResponse
 from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.chat_completions import ChatResponse, notices, start_choice, tool_call_objects
 from antiphon.pipelines.server.errors import ERRORS, ApiError, error_body, to_api_error
-from antiphon.pipelines.server.logprob_fields import LogprobReader, TextToken, chat_logprobs
 from antiphon.pipelines.server.request_conversion import chat_prompt
 from antiphon.pipelines.server.request_queue import Delta, Event, Finished, Started
-from antiphon.pipelines.server.response_fields import annotation_objects, metrics_object
+from antiphon.pipelines.server.response_fields import (
+    LogprobReader,
+    TextToken,
+    annotation_objects,
+    chat_logprobs,
+    metrics_object,
+)
 from antiphon.pipelines.server.responses_schema import ResponseRequest, to_chat_request
 from antiphon.pipelines.server.service import access_of, service_of
 from antiphon.pipelines.server.streaming import DONE, collect, merge_events, run_in_thread, sse_event, stream

@@ -1,29 +1,89 @@
-"""The state of one server: models, settings, tenants, request queue and metrics."""
+"""The state of one server (models, settings, tenants, request queue, metrics), which starts its requests."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
-from antiphon.accel import TextModel
+from antiphon.accel import RemoteLanguageModel, TextModel
 from antiphon.accel.drafting.drafters import RecyclingTable
-from antiphon.pipelines.request_plan import default_max_new_tokens
-from antiphon.pipelines.server.access_control import Access
-from antiphon.pipelines.server.access_keys import AccessKeys, RateLimit
+from antiphon.accel.text.messages import Conversation, PromptInput
+from antiphon.pipelines.rag import Rag
+from antiphon.pipelines.request_plan import (
+    RequestPlan,
+    TurnContext,
+    default_max_new_tokens,
+    passage_references,
+    plan_text,
+)
+from antiphon.pipelines.server.access_control import Access, AccessKeys, RateLimit
 from antiphon.pipelines.server.collections import Collection
-from antiphon.pipelines.server.errors import ApiError
-from antiphon.pipelines.server.generation import RequestStarter, ServedModel
+from antiphon.pipelines.server.errors import CONTEXT_LENGTH_EXCEEDED, ApiError, unsupported_parameter
 from antiphon.pipelines.server.metrics import ServerMetrics
+from antiphon.pipelines.server.passage_filter import check_filter
 from antiphon.pipelines.server.request_queue import GenerationJob, RequestQueue, Started
 from antiphon.pipelines.server.request_schemas import ChatRequest, SamplingRequest
 from antiphon.pipelines.server.settings import ServerSettings
-from antiphon.pipelines.server.tenants import RECYCLING_ENTRIES, Tenants
-from antiphon.retrieval import Embedder, Reranker
+from antiphon.pipelines.server.tenants import RECYCLING_ENTRIES, Tenant, Tenants
+from antiphon.pipelines.tracing import Span, start_generation
+from antiphon.retrieval import Embedder, MetadataFilter, Passage, Reranker
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model that clients can request by name.
+
+    Attributes:
+        rag: the pipeline that answers from documents; None: the language model alone.
+        collection: the name of the collection with the documents.
+    """
+
+    id: str
+    language_model: TextModel
+    rag: Rag | None = None
+    collection: str | None = None
+
+    @property
+    def model_id(self) -> str:
+        """The model's name without the collection's name."""
+        return self.id if self.collection is None else self.id.removesuffix(f"+{self.collection}")
+
+
+def _plan_answer(
+    served: ServedModel,
+    rag: Rag,
+    prompt: PromptInput,
+    parameters: Mapping[str, Any],
+    references: tuple[Passage, ...],
+    where: MetadataFilter | None,
+) -> RequestPlan:
+    """Plan an answer from documents: the last message is the question, the earlier messages are the conversation."""
+    if not isinstance(prompt, Conversation) or not prompt.messages:
+        raise unsupported_parameter("messages", f"The model {served.id!r} answers questions; use /v1/chat/completions.")
+    *earlier, last = prompt.messages
+    # Tools that the model may call are ignored: clients offer theirs with every request.
+    if last["role"] != "user" or prompt.assistant_prefix:
+        raise unsupported_parameter(
+            "messages", f"The model {served.id!r} needs a last message of the user, and calls no tools."
+        )
+    check_filter(where)
+    context = TurnContext.of(earlier, passage_references(references))
+    plan = rag.plan(
+        rag.complete_question(str(last["content"]), context),
+        where=where,
+        context=context,
+        thinking=prompt.thinking,
+        template_variables=prompt.template_variables,
+        **parameters,
+    )
+    return replace(plan, passages=(*plan.passages, *references))
+
 
 NO_COLLECTIONS = "This server has no index for documents; start it with --index."
 
@@ -35,11 +95,11 @@ class Service:
     Attributes:
         models: the models by name: the language model alone, and the language model with each collection.
         tenants: prefix caches and draft statistics of each tenant.
-        starter: starts generations.
         rate_limit: limits the requests of each key.
         created: when the server started, in seconds since the epoch.
         embedder: the embedder of /v1/embeddings.
         reranker: the reranker of /v1/rerank.
+        quotes: the thread that searches the best quotes.
     """
 
     models: Mapping[str, ServedModel]
@@ -48,12 +108,14 @@ class Service:
     tenants: Tenants
     queue: RequestQueue
     metrics: ServerMetrics
-    starter: RequestStarter
     keys: AccessKeys
     rate_limit: RateLimit
     created: int = field(default_factory=lambda: int(time.time()))
     embedder: Embedder | None = None
     reranker: Reranker | None = None
+    quotes: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="antiphon-quote")
+    )
 
     def access(self, authorization: str | None) -> Access:
         """Return the rights that the ``Authorization`` header gives a request, and count the request.
@@ -135,7 +197,7 @@ class Service:
         """Queue generations and return their jobs.
 
         Args:
-            starts: functions that start the generations, called in the decoding threads; see `RequestStarter.start`.
+            starts: functions that start the generations, called in the decoding threads; see `start`.
             key: the digest of the API key, from `Access`.
             user: the request's ``user`` field.
 
@@ -146,6 +208,64 @@ class Service:
         jobs = [GenerationJob(partial(start, tenant=tenant), tenant.name) for start in starts]
         self.queue.submit(jobs)
         return jobs
+
+    def start(
+        self,
+        served: ServedModel,
+        prompt: PromptInput,
+        parameters: Mapping[str, Any],
+        tenant: Tenant,
+        *,
+        references: tuple[Passage, ...] = (),
+        predicted: tuple[str, ...] = (),
+        where: MetadataFilter | None = None,
+        with_quote: bool = False,
+    ) -> Started:
+        """Plan a request and start its generation, which reuses a prefix cache of its tenant.
+
+        Args:
+            references: the client's passages, which the answer may cite. They are also references
+                for drafting.
+            predicted: predicted texts. They are references for drafting, and are never cited.
+            with_quote: search the best quote of the passages during the prefill.
+
+        Raises:
+            ApiError: the prompt is too long for this server, or it has no question for the documents.
+            ValueError: `LanguageModel.stream` refuses the request, no passage was found, or not
+                even one fits.
+        """
+        model = served.language_model
+        if served.rag is not None:
+            plan = _plan_answer(served, served.rag, prompt, parameters, references, where)
+        elif where is not None:
+            raise unsupported_parameter("where", f"where filters documents, and the model {served.id!r} has none.")
+        else:
+            with Span("prompt"):
+                plan = plan_text(model, prompt, references, parameters)
+        limit, count = self.settings.max_prompt_tokens, len(plan.prompt_tokens)
+        if limit is not None and count > limit:
+            raise ApiError(
+                413,
+                f"The prompt has {count} tokens; the limit of this server is {limit}: its maximum context length is "
+                f"{limit} tokens. Shorten the prompt.",
+                code=CONTEXT_LENGTH_EXCEEDED,
+            )
+        plan = replace(plan, references=(*predicted, *plan.references))
+        prefix = tenant.take(plan.prompt_tokens)
+        keep_prefix = partial(self.tenants.keep, tenant, tuple(plan.prompt_tokens), prefix)
+        operation = "chat" if isinstance(prompt, Conversation) else "text_completion"
+        span = start_generation(operation, served.model_id, model.name, plan.parameters)
+        try:
+            # A remote server has its own prefix caches and statistics.
+            is_local = not isinstance(model, RemoteLanguageModel)
+            own: dict[str, Any] = {"prefix": prefix, "recycling": tenant.table} if is_local else {}
+            stream: Any = plan.start(model, **own)
+        except BaseException as error:
+            span.end(error)
+            keep_prefix()
+            raise
+        quote = self.quotes.submit(plan.quote) if with_quote and plan.quote is not None else None
+        return Started(stream, plan, keep_prefix, span, quote)
 
 
 def service_of(request: Request) -> Service:
@@ -210,7 +330,6 @@ def make_service(
         tenants,
         queue,
         metrics,
-        RequestStarter(settings, tenants),
         AccessKeys(settings.api_keys) if keys is None else keys,
         RateLimit(settings.requests_per_minute),
         embedder=embedder,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from antiphon.accel.files import write_cache_file
-from antiphon.accel.verified_folder import is_intact
+from antiphon.accel.files import is_intact, write_cache_file
 from antiphon.retrieval.encoder_runtime.device import pick_precision
 from antiphon.retrieval.encoder_runtime.graph import EncoderGraph, graph_folder, openvino_obstacle
 from antiphon.retrieval.vector_index.flat import Vectors

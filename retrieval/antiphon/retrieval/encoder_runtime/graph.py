@@ -20,7 +20,7 @@ import psutil
 from numpy.typing import NDArray
 
 from antiphon.accel.cache_folder import cache_folder
-from antiphon.accel.verified_folder import is_intact, verified_folder
+from antiphon.accel.files import is_intact, verified_folder
 
 if TYPE_CHECKING:
     import openvino

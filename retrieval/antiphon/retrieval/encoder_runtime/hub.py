@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from antiphon.accel import hub_download
+from antiphon.accel.files import sha256
 from antiphon.accel.progress import Progress
 from antiphon.accel.quiet_loading import quiet_loading
-from antiphon.accel.verified_folder import sha256
 from antiphon.retrieval.encoder_runtime.device import pick_precision
 
 Model = TypeVar("Model")

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from antiphon.accel.files import TEMPORARY, sync_file, sync_folder, temporary_folder, write_file
-from antiphon.accel.verified_folder import sha256
+from antiphon.accel.files import TEMPORARY, sha256, sync_file, sync_folder, temporary_folder, write_file
 from antiphon.retrieval.errors import IndexCorrupt, IndexMismatch, IndexNotFound
-from antiphon.retrieval.index_folder.disk_space import explain_full_disk
-from antiphon.retrieval.index_folder.write_lock import GENERATION, POINTER, file_mode, folder_mode
+from antiphon.retrieval.index_folder.write_lock import GENERATION, POINTER, explain_full_disk, file_mode, folder_mode
 
 FORMAT = 3
 """The version of the file format; increased by every incompatible change."""

@@ -1,4 +1,4 @@
-"""Lock an index folder for one writer at a time; a new folder can only be read by its owner.
+"""Lock an index folder for one writer at a time, and explain a full disk; only its owner can read a new folder.
 
 A backup holds the locks `LOCK` and `UPLOADS_LOCK` with ``flock(1)`` while it copies; see docs/operations.md.
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sqlite3
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from antiphon.retrieval.index_folder.disk_space import explain_full_disk
+from antiphon.accel.files import free_space, is_disk_full
 
 POINTER = "CURRENT"
 """The name of the file that names the current generation."""
@@ -119,3 +120,41 @@ def _remove(created: list[Path], lock: Path) -> None:
         lock.unlink()
         for path in created:
             path.rmdir()
+
+
+_SQLITE_DISK_FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE})
+
+
+def require_free_space(folder: Path, needed: int) -> None:
+    """Raise an error if the disk has too little space for the result. Callers check this before other work.
+
+    Args:
+        folder: The folder that will be written; it need not exist.
+        needed: The size of the result, in bytes.
+
+    Raises:
+        OSError: Fewer than ``needed`` bytes are free.
+    """
+    if (free := free_space(folder)) < needed:
+        raise OSError(
+            f"The index needs at least {needed / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB are free at {folder}. "
+            "Nothing was written; make room, or give another folder."
+        )
+
+
+@contextlib.contextmanager
+def explain_full_disk(folder: Path) -> Iterator[None]:
+    """Convert errors of the system and of SQLite about a full disk to one clear error.
+
+    Raises:
+        OSError: The disk became full inside the ``with`` block.
+    """
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        if not is_disk_full(error) and getattr(error, "sqlite_errorcode", 0) not in _SQLITE_DISK_FULL:
+            raise
+        raise OSError(
+            f"There is no room for the index in {folder}: the disk is full, or a limit on files or space is reached. "
+            "What was there is as it was; make room, or give another folder."
+        ) from error

@@ -104,15 +104,13 @@ class PostgresIndex:
 
     Args:
         url: The address, ``postgresql://USER:PASSWORD@HOST:PORT/DATABASE?table=NAME``.
-        embedder: The embedder that makes the vectors; the table is created if it does not exist.
-            None: the table must exist.
+        embedder: The embedder that makes the vectors, and a missing table. None: the table must exist.
         timeout: Seconds to wait for an answer.
         dry_run: Do not create a missing table, only check that it can be created.
 
     Attributes:
         location: The address without user and password.
-        embedder: The name of the embedder that made the vectors.
-        fingerprint: The fingerprint of that embedder.
+        embedder, fingerprint: Name and fingerprint of the embedder that made the vectors.
 
     Raises:
         ImportError: psycopg is not installed; the message has the command.
@@ -126,7 +124,10 @@ class PostgresIndex:
     def __init__(
         self, url: str, embedder: Embedder | None = None, *, timeout: float = TIMEOUT, dry_run: bool = False
     ) -> None:
-        _require_psycopg()
+        try:
+            import psycopg  # noqa: F401
+        except ImportError as error:
+            raise ImportError("PostgreSQL's client is not installed: pip install 'antiphon[postgres]'") from error
         self._address = PostgresAddress.parse(url)
         self._timeout = timeout
         self._open: Connection[Any] | None = None
@@ -142,8 +143,7 @@ class PostgresIndex:
         self.fingerprint = str(facts["fingerprint"])
         self.dim = int(facts["dim"])
         if embedder is not None:
-            otherwise = "another table (?table=NAME)"
-            require_embedder(self.location, self.embedder, self.fingerprint, embedder, otherwise)
+            require_embedder(self.location, self.embedder, self.fingerprint, embedder, "another table (?table=NAME)")
 
     def __len__(self) -> int:
         return int(self._rows("select count(*) from {table}")[0][0])
@@ -279,8 +279,8 @@ class PostgresIndex:
         from psycopg import errors
         from psycopg.sql import Literal
 
-        facts = {"antiphon": _FORMAT, "embedder": embedder.name, "fingerprint": embedder.fingerprint}
-        facts["dim"] = embedder.dim
+        own = {"embedder": embedder.name, "fingerprint": embedder.fingerprint, "dim": embedder.dim}
+        facts: dict[str, Any] = {"antiphon": _FORMAT, **own}
         schema = self._sql(_SCHEMA, dim=Literal(embedder.dim), facts=Literal(json.dumps(facts)))
         connection.execute(_LOCK, [self.location])  # two processes may create the table at once
         try:
@@ -366,9 +366,9 @@ class PostgresIndex:
                 raise DatabaseError(f"{self.location}: {reason}") from error
             before, refused, after = reason.partition("FATAL:")
             if "password" in reason:
-                advice = " Give the password in the address, in PGPASSWORD or in ~/.pgpass."
                 raise DatabaseUnavailable(
-                    f"{self.location} refuses the login: {(after or before).strip()}.{advice}"
+                    f"{self.location} refuses the login: {(after or before).strip()}. Give the password in the "
+                    "address, in PGPASSWORD or in ~/.pgpass."
                 ) from error
             if refused:
                 raise DatabaseUnavailable(f"{self.location} refuses the connection: {after.strip()}.") from error
@@ -398,10 +398,3 @@ def _reason(error: Exception) -> str:
     """Return the first line of an error's message, without user names and passwords of addresses."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return re.sub(r"://[^/?#\s]*@", "://", line).rstrip(".")
-
-
-def _require_psycopg() -> None:
-    try:
-        import psycopg  # noqa: F401
-    except ImportError as error:
-        raise ImportError("PostgreSQL's client is not installed: pip install 'antiphon[postgres]'") from error

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,6 @@ from numpy.typing import NDArray
 
 from antiphon.retrieval.errors import IndexCorrupt, IndexMismatch
 from antiphon.retrieval.vector_index.description import IndexDescription
-from antiphon.retrieval.vector_index.faiss_library import import_faiss
 from antiphon.retrieval.vector_index.flat import (
     Hits,
     RowMask,
@@ -25,6 +27,21 @@ from antiphon.retrieval.vector_index.flat import (
     top_k,
 )
 from antiphon.retrieval.vector_index.settings import EXACT_ROWS
+
+
+def import_faiss() -> ModuleType:
+    """Return the ``faiss`` module."""
+    if sys.platform == "darwin":
+        # Both wheels ship a libomp, and loading the second one would abort the process.
+        os.environ.setdefault("KMP_DUPLICATE_LIB_OK", "TRUE")
+    import faiss
+    import torch  # noqa: F401  # before faiss, so that both share torch's thread pool
+
+    if sys.platform == "darwin":
+        faiss.omp_set_num_threads(1)
+    module: ModuleType = faiss
+    return module
+
 
 _BLOCK = 65_536
 _FEWEST_HITS = 100  # for a smaller k, as many candidates are rescored as for this k, so that recall is as good

@@ -10,8 +10,7 @@ from antiphon.accel.drafting.drafters.blend import WINDOW, Blend, WindowSize
 from antiphon.accel.drafting.drafters.copying import Copying
 from antiphon.accel.drafting.drafters.lookahead import Lookahead
 from antiphon.accel.drafting.drafters.nothing import Nothing
-from antiphon.accel.drafting.drafters.recycling import Recycling
-from antiphon.accel.drafting.drafters.recycling_table import RecyclingTable
+from antiphon.accel.drafting.drafters.recycling_table import Recycling, RecyclingTable
 from antiphon.accel.drafting.drafters.suffix_match import SuffixMatch
 from antiphon.accel.drafting.drafters.trie import Trie
 

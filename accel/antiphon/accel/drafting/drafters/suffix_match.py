@@ -8,9 +8,8 @@ from itertools import count
 from math import log
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Logits, Tokens
-from antiphon.accel.drafting.drafters.contained import Contained
 from antiphon.accel.drafting.drafters.recycling_table import RecyclingTable, context_keys
-from antiphon.accel.drafting.drafters.token_index import TokenIndex
+from antiphon.accel.drafting.drafters.token_index import Contained, TokenIndex
 
 BASE = 4.0
 """Factor by which one more matching token raises the weight of a position."""

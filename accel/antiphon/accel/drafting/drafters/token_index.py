@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable
 from heapq import nsmallest
@@ -105,3 +106,17 @@ class TokenIndex:
         best = nsmallest(count, predecessors)
         total = sum(distinct for distinct, _ in best)
         return [(token, distinct / total) for distinct, token in best]
+
+
+class Contained:
+    """Tests whether tokens occur contiguously in a text: ``tokens in Contained(text)``."""
+
+    def __init__(self, text: Tokens) -> None:
+        self._text = array("q", text).tobytes()
+
+    def __contains__(self, tokens: Tokens) -> bool:
+        wanted, size = array("q", tokens), array("q").itemsize
+        place = self._text.find(wanted.tobytes())
+        while place % size and place >= 0:  # a match that starts inside of a token does not count
+            place = self._text.find(wanted.tobytes(), place + 1)
+        return place >= 0

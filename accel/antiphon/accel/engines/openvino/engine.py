@@ -7,15 +7,21 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from antiphon.accel.drafting.acceptance_stats import AcceptanceStats, initial_stats, make_budget
+from antiphon.accel.drafting.budget import AcceptanceStats, initial_stats, make_budget
 from antiphon.accel.drafting.draft import EMPTY, Draft, Logits, Tokens
 from antiphon.accel.engines.fair_lock import FairLock
-from antiphon.accel.engines.openvino.block_pool import BlockPool, OutOfBlocksError
+from antiphon.accel.engines.openvino.block_pool import (
+    MAX_STATES,
+    MIN_STATES,
+    NEW_STATES,
+    BlockPool,
+    OutOfBlocksError,
+    StatePool,
+)
 from antiphon.accel.engines.openvino.graph import PagedGraph, SequenceRows
 from antiphon.accel.engines.openvino.paged_inputs import BLOCK_SIZE
 from antiphon.accel.engines.openvino.paged_memory import BlockStorage, PagedMemory, block_bytes, state_bytes
 from antiphon.accel.engines.openvino.sequence import PagedSequence
-from antiphon.accel.engines.openvino.state_pool import MAX_STATES, MIN_STATES, NEW_STATES, StatePool
 from antiphon.accel.engines.protocol import AnonymousTenant, Level, SequenceInput, SequenceOptions, ThreadSettings
 
 if TYPE_CHECKING:

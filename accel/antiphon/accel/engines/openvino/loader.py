@@ -5,8 +5,9 @@ On first use the model is converted, self-tested against torch and timed; the re
 
 from __future__ import annotations
 
+import copy
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from math import prod
 from pathlib import Path
@@ -21,7 +22,6 @@ from transformers import PreTrainedModel
 from antiphon.accel.drafting.draft import Draft
 from antiphon.accel.drafting.drafters.recycling_table import Bigrams
 from antiphon.accel.engines.openvino import compression
-from antiphon.accel.engines.openvino.compatibility import Compatibility, load_compatibility, save_compatibility
 from antiphon.accel.engines.openvino.conversion import UnsupportedModelError, paged_model, windows_of
 from antiphon.accel.engines.openvino.cost import step_cost
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
@@ -34,7 +34,6 @@ from antiphon.accel.engines.openvino.opening import (
     places_of,
     rejection,
 )
-from antiphon.accel.engines.openvino.reduced_model import reduced_model
 from antiphon.accel.engines.openvino.runtime import (
     PRECISIONS,
     is_installed,
@@ -42,7 +41,14 @@ from antiphon.accel.engines.openvino.runtime import (
     supports_precision,
 )
 from antiphon.accel.engines.openvino.self_test import run_self_test
-from antiphon.accel.engines.openvino.store import fingerprint, folder_of, load_or_convert
+from antiphon.accel.engines.openvino.store import (
+    Compatibility,
+    fingerprint,
+    folder_of,
+    load_compatibility,
+    load_or_convert,
+    save_compatibility,
+)
 from antiphon.accel.engines.openvino.weights import Owners, attach_weights, large_weights, weight_arrays
 from antiphon.accel.engines.torch.bigrams import bigram_facts, load_or_compute_bigrams
 from antiphon.accel.engines.torch.cost_store import is_credible
@@ -50,6 +56,7 @@ from antiphon.accel.engines.torch.engine import engine_of
 from antiphon.accel.engines.torch.loading import checkpoint_of
 from antiphon.accel.engines.torch.traits import Traits, declared_traits
 from antiphon.accel.progress import Progress, ignore_progress
+from antiphon.accel.quiet_loading import quiet_loading
 
 if TYPE_CHECKING:
     import openvino
@@ -289,3 +296,40 @@ def _dtype_name(dtype: torch.dtype) -> str:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
+
+
+MIN_LAYERS = 2
+
+LARGEST = {"intermediate_size": 1024, "vocab_size": 1024}
+"""Largest values of dimensions that attention does not depend on."""
+
+
+def reduced_model(model: PreTrainedModel, layer_kinds: Sequence[str]) -> PreTrainedModel:
+    """Return a random model of the same class with few layers, but with every kind of layer.
+
+    The weights only depend on the configuration. PyTorch's global random state is not changed.
+
+    Args:
+        model: The large model; only its configuration is read.
+
+    Raises:
+        AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError: The class does not support such a
+            reduced configuration.
+    """
+    config = copy.deepcopy(model.config)
+    text = config.get_text_config(decoder=True)
+    count = max([MIN_LAYERS, *(1 + layer_kinds.index(kind) for kind in set(layer_kinds))])
+    text.num_hidden_layers = min(count, text.num_hidden_layers)
+    if getattr(text, "layer_types", None):
+        text.layer_types = text.layer_types[: text.num_hidden_layers]
+    for name, largest in LARGEST.items():
+        if isinstance(size := getattr(text, name, None), int):
+            setattr(text, name, min(size, largest))
+    for each in (config, text):  # special tokens may lie outside of the smaller vocabulary
+        each.pad_token_id = each.bos_token_id = each.eos_token_id = None
+    implementation = model.config._attn_implementation
+    with quiet_loading(), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)  # `torch.manual_seed` would seed GPUs as well
+        small: PreTrainedModel = type(model)._from_config(config, dtype=model.dtype, attn_implementation=implementation)
+    small.eval()
+    return small

@@ -15,15 +15,14 @@ import numpy as np
 
 from antiphon.accel.available_memory import available_memory
 from antiphon.accel.engines.openvino import lm_head
-from antiphon.accel.engines.openvino.compatibility import Compatibility, load_compatibility
+from antiphon.accel.engines.openvino.block_pool import MIN_STATES
 from antiphon.accel.engines.openvino.cost import step_cost
 from antiphon.accel.engines.openvino.engine import STATE_ONLY_BLOCK_BYTES, FindBigrams, OpenVINOEngine
 from antiphon.accel.engines.openvino.graph import PagedGraph
 from antiphon.accel.engines.openvino.paged_inputs import BLOCK_SIZE
 from antiphon.accel.engines.openvino.paged_memory import block_bytes, state_bytes
 from antiphon.accel.engines.openvino.runtime import PRECISIONS, use_huge_pages, version
-from antiphon.accel.engines.openvino.state_pool import MIN_STATES
-from antiphon.accel.engines.openvino.store import folder_of, load_stored
+from antiphon.accel.engines.openvino.store import Compatibility, folder_of, load_compatibility, load_stored
 from antiphon.accel.engines.openvino.weights import Owners, WeightArrays, attach_arrays
 from antiphon.accel.engines.torch.bigrams import BigramFacts, recorded_bigrams
 from antiphon.accel.files import safetensors_header

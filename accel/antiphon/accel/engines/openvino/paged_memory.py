@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.accel.engines.openvino.block_pool import BlockPool
+from antiphon.accel.engines.openvino.block_pool import BlockPool, StatePool
 from antiphon.accel.engines.openvino.paged_inputs import BLOCK_SIZE, CacheShape
-from antiphon.accel.engines.openvino.state_pool import StatePool
 
 DTYPES: dict[str, Any] = {"f32": np.float32, "bf16": np.uint16}
 """Dtype in numpy for each precision. Values are only copied, so bfloat16 is stored as its bits."""

@@ -12,12 +12,12 @@ import numpy as np
 
 from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, most_likely_chain, trim, without_probes
 from antiphon.accel.drafting.tree import Tree, build_tree
-from antiphon.accel.engines.hidden_states import KeptStates
+from antiphon.accel.engines.openvino.block_pool import EMPTY_STATE, NEW_STATES
 from antiphon.accel.engines.openvino.graph import SequenceRows
 from antiphon.accel.engines.openvino.paged_inputs import BLOCK_SIZE
 from antiphon.accel.engines.openvino.paged_memory import PagedMemory
 from antiphon.accel.engines.openvino.row_states import CHUNK, SequenceStates
-from antiphon.accel.engines.openvino.state_pool import EMPTY_STATE, NEW_STATES
+from antiphon.accel.engines.protocol import KeptStates
 
 if TYPE_CHECKING:
     from antiphon.accel.engines.protocol import Level

@@ -11,6 +11,7 @@ import json
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,9 +21,9 @@ from numpy.typing import NDArray
 
 from antiphon.accel.cache_folder import cache_folder
 from antiphon.accel.engines.openvino import compression
-from antiphon.accel.engines.openvino.runtime import core, version
+from antiphon.accel.engines.openvino.runtime import core, cpu_name, version
 from antiphon.accel.engines.openvino.weights import mark_decompression
-from antiphon.accel.verified_folder import is_intact, verified_folder
+from antiphon.accel.files import is_intact, verified_folder, write_cache_file
 
 if TYPE_CHECKING:
     import openvino
@@ -147,3 +148,50 @@ def _bytes(weights: Tensor) -> NDArray[np.uint8]:
 
     raw: NDArray[np.uint8] = weights.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     return raw
+
+
+TEST_VERSION = 8
+"""Version of the self-test. Raise it when the self-test changes: older results are then ignored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compatibility:
+    """Whether OpenVINO can run a model in one setting, and how fast.
+
+    Attributes:
+        failure: Why OpenVINO cannot run the model; empty if the self-test passed.
+        speedup: Speed of OpenVINO's decoding steps as a multiple of torch's; None if not measured.
+        comparisons: Number of comparisons; the speedup is their geometric mean.
+    """
+
+    failure: str = ""
+    speedup: float | None = None
+    comparisons: int = 0
+
+
+def load_compatibility(fingerprint: str, setting: str) -> Compatibility | None:
+    """Return the stored result for a model on this CPU, or None if there is none.
+
+    Args:
+        setting: Precision and number of threads, as in "f32-8".
+    """
+    try:
+        found = json.loads(_path(fingerprint, setting).read_text(encoding="utf-8"))
+        if (found["version"], found["cpu"]) != (TEST_VERSION, cpu_name()):
+            return None
+        failure, speedup, comparisons = found["failure"], found["speedup"], int(found.get("comparisons", 1))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    is_valid = isinstance(failure, str) and (speedup is None or isinstance(speedup, float))
+    return Compatibility(failure, speedup, comparisons) if is_valid else None
+
+
+def save_compatibility(fingerprint: str, setting: str, result: Compatibility) -> None:
+    """Store a result for later processes; if the file cannot be written, they test again."""
+    fields = {"version": TEST_VERSION, "cpu": cpu_name(), **asdict(result)}
+    write_cache_file(_path(fingerprint, setting), json.dumps(fields).encode())
+
+
+def _path(fingerprint: str, setting: str) -> Path:
+    folder = folder_of(fingerprint)
+    return folder.with_name(f"{folder.name}-{setting}.json")

@@ -66,7 +66,7 @@ class Gemma4Head(DraftHead):
                 f"shapes {given}, and the model has {self.config.hidden_size} values, {self.config.vocab_size} tokens "
                 f"and {expected}: it was trained for another model."
             )
-        self.embeddings = input_embeddings(model)
+        self.embeddings: Any = model.get_input_embeddings()
         with layers_without_keys(type(own)):
             self.assistant = load_whole(AutoModelForCausalLM, model, source)
         self.stats, self.num_bytes = HeadStats(), num_bytes(self.assistant)
@@ -142,7 +142,8 @@ class DFlashHead(DraftHead):
         self.layers = tuple(layer + 1 for layer in own.target_layer_ids)  # 0 are the embeddings
         self.mask_token, self.block_size = own.mask_token_id, own.block_size
         self.max_depth = self.block_size - 1
-        self.embeddings, self.weight = input_embeddings(model), output_weight(model)
+        self.embeddings: Any = model.get_input_embeddings()
+        self.weight = output_weight(model)
         names = None if config.get("model_type") == DFLASH_TYPE else DFLASH_NAMES
         self.module = load_whole(transformers.MuseGlimmerAssistantModel, model, source, config=own, key_mapping=names)
         self.stats, self.num_bytes = HeadStats(), num_bytes(self.module)
@@ -296,11 +297,6 @@ def plain_pass(device: torch.device) -> Iterator[None]:
 def num_bytes(module: nn.Module) -> int:
     """Return the size of a module's weights in bytes."""
     return sum({each.data_ptr(): each.nbytes for each in module.state_dict().values()}.values())
-
-
-def input_embeddings(model: PreTrainedModel) -> Any:
-    """Return the module of a model's embeddings."""
-    return model.get_input_embeddings()
 
 
 def output_weight(model: PreTrainedModel) -> Tensor:

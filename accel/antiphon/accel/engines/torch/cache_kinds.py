@@ -62,6 +62,11 @@ def only_appends(cache: Cache) -> bool:
     return kinds <= TREE_LAYERS | {GrowingLayer.__name__} and not getattr(cache, "offloading", False)
 
 
+def cached_length(cache: Cache) -> int:
+    """Return the number of cached tokens; 0 for a purely recurrent cache, which has no count."""
+    return int(cache.get_seq_length()) if any(hasattr(layer, "keys") for layer in cache.layers) else 0
+
+
 def capacity(cache: Cache) -> int | None:
     """Return how many tokens fit into the cache's fixed buffers; None if every layer grows."""
     return min((layer.get_max_length() for layer in cache.layers if type(layer) is StaticLayer), default=None)

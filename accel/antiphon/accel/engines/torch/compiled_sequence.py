@@ -21,8 +21,7 @@ from transformers import Cache, PreTrainedModel
 from antiphon.accel.drafting.cost_model import StepCost
 from antiphon.accel.drafting.draft import Draft, Tokens, chain
 from antiphon.accel.drafting.tree import AttentionSpan, build_tree
-from antiphon.accel.engines.hidden_states import KeptStates
-from antiphon.accel.engines.protocol import Level
+from antiphon.accel.engines.protocol import KeptStates, Level
 from antiphon.accel.engines.torch.growing_cache import GrowingLayer
 from antiphon.accel.engines.torch.self_test import FAILURES as TESTED
 from antiphon.accel.engines.torch.sequence import TorchSequence

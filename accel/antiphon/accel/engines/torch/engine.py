@@ -11,8 +11,7 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from transformers import Cache, PreTrainedModel
 
-from antiphon.accel.drafting.acceptance_stats import AcceptanceStats, initial_stats, make_budget
-from antiphon.accel.drafting.budget import Budget, FixedBudget
+from antiphon.accel.drafting.budget import AcceptanceStats, Budget, FixedBudget, initial_stats, make_budget
 from antiphon.accel.drafting.cost_model import CostModel, StepCost
 from antiphon.accel.drafting.draft import Drafter, Logits, Tokens
 from antiphon.accel.drafting.drafters.head import DraftHead

@@ -29,7 +29,6 @@ from antiphon.accel.engines.torch.assistants import (
     DFlashHead,
     Gemma4Head,
     guesses_of,
-    input_embeddings,
     is_dflash,
     num_bytes,
     output_weight,
@@ -262,7 +261,8 @@ class Eagle3Module:
             raise ValueError(f"The head reads the layers {self.layers}, and the model has {count} layers.")
         place: Any = {"device": output_weight(model).device, "dtype": model.dtype}
         self.is_normed_first = bool(config.get("norm_before_residual"))
-        shared = [output_weight(model), input_embeddings(model).weight.detach()]
+        embeddings: Any = model.get_input_embeddings()
+        shared = [output_weight(model), embeddings.weight.detach()]
         self.weight = _shared(shared[0], weights["lm_head.weight"]).to(**place)
         self._embeddings = _shared(shared[1], weights.get("embed_tokens.weight")).to(**place)
         self.fc, self._body = weights["fc.weight"].to(**place), self._build(weights).to(**place)

@@ -16,12 +16,17 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 
 from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, most_likely_chain, trim
 from antiphon.accel.drafting.tree import Tree, build_tree
-from antiphon.accel.engines.hidden_states import KeptStates
-from antiphon.accel.engines.protocol import REPRODUCIBLE_ROWS
-from antiphon.accel.engines.torch.attention import EXACT, override_attention, varying_shapes
-from antiphon.accel.engines.torch.bita_cache import BitaCache
-from antiphon.accel.engines.torch.bita_weights import BitaWeights, embed_tokens
+from antiphon.accel.engines.protocol import REPRODUCIBLE_ROWS, KeptStates
+from antiphon.accel.engines.torch.attention import (
+    EXACT,
+    additive_mask,
+    attention_mask,
+    override_attention,
+    varying_shapes,
+)
+from antiphon.accel.engines.torch.bita_weights import BitaCache, BitaWeights, embed_tokens
 from antiphon.accel.engines.torch.cache_kinds import (
+    cached_length,
     capacity,
     crop_attention,
     end_recording,
@@ -32,7 +37,6 @@ from antiphon.accel.engines.torch.cache_kinds import (
 )
 from antiphon.accel.engines.torch.draft_states import Ancestry, DraftStates
 from antiphon.accel.engines.torch.growing_cache import GrowingLayer, make_growing
-from antiphon.accel.engines.torch.masks import additive_mask, attention_mask
 from antiphon.accel.engines.torch.packed_attention import PACKED
 from antiphon.accel.engines.torch.traits import Traits
 
@@ -382,11 +386,6 @@ def cache_of(model: PreTrainedModel, arguments: dict[str, Any]) -> Cache | None:
             cache: Cache = arguments[name]
             return cache
     return None
-
-
-def cached_length(cache: Cache) -> int:
-    """Return the number of cached tokens; 0 for a purely recurrent cache, which has no count."""
-    return int(cache.get_seq_length()) if any(hasattr(layer, "keys") for layer in cache.layers) else 0
 
 
 def _recurrent_states(cache: Cache) -> list[dict[str, Any]]:
