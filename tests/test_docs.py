@@ -11,7 +11,7 @@ import torch
 from antiphon.accel.drafting.drafters import BITA_FILE
 from antiphon.retrieval import build_index
 from recipes.bita.initial import initial_bita_weights, save_bita_weights
-from tests.tiny import byte_tokenizer, tiny_model
+from tests.tiny import save_model, tiny_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
@@ -75,8 +75,7 @@ def test_the_python_of_the_pages_runs(
     if "build_index" in block and torch.cuda.is_available():
         pytest.skip("on a GPU this example fetches BGE-M3")
     model = tiny_model(max_position_embeddings=16_384)
-    model.save_pretrained(tmp_path / "my-model")
-    byte_tokenizer().save_pretrained(tmp_path / "my-model")
+    save_model(model, tmp_path / "my-model")
     save_bita_weights(initial_bita_weights(model), tmp_path / "my-model" / BITA_FILE)
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "keys.md").write_text("Keys are rotated once a year.\n", encoding="utf-8")

@@ -13,7 +13,7 @@ from transformers.modeling_layers import MtpModel
 from antiphon.accel.engines.torch.assistants import layers_without_keys
 from antiphon.accel.language_model import LanguageModel
 from tests.families.table import ALL_FAMILIES
-from tests.tiny import VOCAB_SIZE, Family, byte_tokenizer, tiny_model
+from tests.tiny import VOCAB_SIZE, Family, byte_tokenizer, save_model, tiny_model
 
 GLM: Family = ("glm4_moe", ALL_FAMILIES["llama"][1] | {
     "num_hidden_layers": 46, "hidden_size": 32, "intermediate_size": 32, "moe_intermediate_size": 16, "head_dim": 8,
@@ -50,8 +50,7 @@ LAYOUTS = {
 def save_mtp_checkpoint(kind: str, folder: Path) -> Path:
     """Save a model with random MTP layers and return the folder."""
     model = tiny_model(MTP[kind])
-    model.save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
+    save_model(model, folder)
     add_mtp_layers(model, kind, folder)
     return folder
 

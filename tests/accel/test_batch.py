@@ -74,8 +74,7 @@ def test_tokens_and_logits_of_a_batch_equal_plain_decoding_of_each_sequence(fami
         RecordingDrafter(tree_drafters[2]),
     ]
     assert engine_of(model).batch_mode
-    output = generate(model, **batch, **SETTINGS, num_draft_tokens=32, drafter=Planted(recorders))
-    assert isinstance(output, Tensor)
+    output: Any = generate(model, **batch, **SETTINGS, num_draft_tokens=32, drafter=Planted(recorders))
     assert output[:, width:].tolist() == expected
     for recorder, prompt, tail in zip(recorders, prompts, expected, strict=True):
         with torch.no_grad():
@@ -109,13 +108,13 @@ def test_each_sequence_drafts_from_its_own_references() -> None:
     model, prompts = model_of("llama"), texts()
     tails = [alone(model, prompt) for prompt in prompts]
     steps: list[Any] = []
-    helped = generate(model, **padded(prompts), **SETTINGS, references=[[tail] for tail in tails], on_step=steps.append)
+    helped: Any = generate(
+        model, **padded(prompts), **SETTINGS, references=[[tail] for tail in tails], on_step=steps.append
+    )
     others: list[Any] = []
-    swapped = generate(
+    swapped: Any = generate(
         model, **padded(prompts), **SETTINGS, references=[[tails[1]], [tails[2]], []], on_step=others.append
     )
-    assert isinstance(helped, Tensor)
-    assert isinstance(swapped, Tensor)
     assert helped.tolist() == swapped.tolist()
     assert len(steps) < len(others)
 
@@ -174,8 +173,7 @@ def test_batch_options_of_generate_give_the_same_output(name: str) -> None:
 def test_a_stopping_criterion_ends_each_sequence_separately() -> None:
     model, batch = model_of("llama"), padded(texts())
     criteria = StoppingCriteriaList([LongEnough([45, 52, 70])])
-    output = generate(model, **batch, **(SETTINGS | {"stopping_criteria": criteria, "pad_token_id": 251}))
-    assert isinstance(output, Tensor)
+    output: Any = generate(model, **batch, **(SETTINGS | {"stopping_criteria": criteria, "pad_token_id": 251}))
     assert output.shape[1] == 70
     assert [row.index(251) if 251 in row else 70 for row in output.tolist()] == [45, 52, 70]
 
@@ -184,8 +182,7 @@ def test_sequences_of_one_prompt_are_sampled_independently_from_the_allowed_toke
     model, prompt = model_of("llama"), texts((20,))
     settings = SETTINGS | {"do_sample": True, "num_return_sequences": 4, "references": [[5, 6, 7]]}
     torch.manual_seed(2)
-    output = generate(model, torch.tensor(prompt), **settings, top_k=20)
-    assert isinstance(output, Tensor)
+    output: Any = generate(model, torch.tensor(prompt), **settings, top_k=20)
     assert output.shape == (4, 50)
     assert len({tuple(row) for row in output.tolist()}) == 4
     for row in output.tolist():
@@ -193,8 +190,7 @@ def test_sequences_of_one_prompt_are_sampled_independently_from_the_allowed_toke
             best = model(torch.tensor([row])).logits[0].topk(20).indices
         assert all(row[place + 1] in best[place] for place in range(19, 49))
     torch.manual_seed(2)
-    greedy = generate(model, torch.tensor(prompt), **settings, top_k=1)
-    assert isinstance(greedy, Tensor)
+    greedy: Any = generate(model, torch.tensor(prompt), **settings, top_k=1)
     assert greedy[:, 20:].tolist() == [alone(model, prompt[0])] * 4
 
 
@@ -203,6 +199,5 @@ def test_a_model_that_cannot_share_forward_passes_decodes_sequences_one_by_one(f
     model = model_of(family)
     prompts = texts((12, 12))
     assert not engine_of(model).batch_mode
-    output = generate(model, torch.tensor(prompts), **SETTINGS)
-    assert isinstance(output, Tensor)
+    output: Any = generate(model, torch.tensor(prompts), **SETTINGS)
     assert output[:, 12:].tolist() == [alone(model, prompt) for prompt in prompts]

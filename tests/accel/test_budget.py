@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from torch import Tensor
 
 from antiphon.accel.decoding.model_request import ModelRequest, prepare
 from antiphon.accel.decoding.options import DecodingOptions
@@ -64,8 +63,7 @@ def test_more_rows_are_requested_while_all_pay_and_fewer_when_few_do() -> None:
 def steps_of(model: Any, cost: StepCost, **options: Any) -> tuple[list[int], list[Step]]:
     steps: list[Step] = []
     settings = {"max_new_tokens": 60, "do_sample": False, "eos_token_id": None} | options
-    output = generate(model, [*range(40, 80)], on_step=steps.append, cost=cost, **settings)
-    assert isinstance(output, Tensor)
+    output: Any = generate(model, [*range(40, 80)], on_step=steps.append, cost=cost, **settings)
     return output[0].tolist(), steps
 
 

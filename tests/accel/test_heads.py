@@ -51,7 +51,7 @@ from tests.accel.multimodal_checkpoints import save_multimodal
 from tests.accel.oracles import expect_close, expect_plain_logits
 from tests.accel.test_contract import prompt_of
 from tests.table_part import part
-from tests.tiny import VOCAB_SIZE, byte_tokenizer, tiny_model
+from tests.tiny import VOCAB_SIZE, byte_tokenizer, save_model, tiny_model
 
 pytestmark = pytest.mark.slow
 KINDS = ("qwen3_5", "glm4_moe", "exaone_moe", "eagle3", "gemma4", "dflash")
@@ -300,8 +300,7 @@ def test_dflash_models_of_its_authors_are_those_of_transformers(tmp_path: Path) 
 
 
 def test_a_checkpoint_without_an_mtp_layer_has_no_head(tmp_path: Path) -> None:
-    tiny_model(QWEN).save_pretrained(tmp_path)
-    byte_tokenizer().save_pretrained(tmp_path)
+    save_model(tiny_model(QWEN), tmp_path)
     model = LanguageModel.from_pretrained(tmp_path, engine="torch").model
     assert engine_of(model).head is None
     assert "could not be loaded" in engine_of(model).head_reason

@@ -4,7 +4,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from torch import Tensor
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Drafter
 from antiphon.accel.drafting.drafters import Blend, Recycling, RecyclingTable, SuffixMatch
@@ -58,10 +57,9 @@ def test_a_warm_table_saves_forward_passes_and_changes_no_text(make: Any) -> Non
     table = RecyclingTable()
     recorders = [RecordingDrafter(make(table)) for _ in range(2)]
     for recorder in recorders:
-        output = generate(
+        output: Any = generate(
             tiny_model(), prompt_of(3), drafter=partial(identity, recorder), num_draft_tokens=32, **GREEDY
         )
-        assert isinstance(output, Tensor)
         assert output.tolist() == plain("llama", "greedy").tolist()
     cold, warm = (recorder.records for recorder in recorders)
     assert len(warm) < len(cold)

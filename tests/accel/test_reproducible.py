@@ -47,8 +47,7 @@ def half(family: str, dtype: torch.dtype, seed: int = 0) -> Any:
 
 
 def steady(model: Any, prompt: Tensor, drafter: DrafterFactory = Nothing, **more: Any) -> list[int]:
-    output = generate(model, prompt, drafter=drafter, **({"reproducible": True} | OPTIONS | more))
-    assert isinstance(output, Tensor)
+    output: Any = generate(model, prompt, drafter=drafter, **({"reproducible": True} | OPTIONS | more))
     tokens: list[int] = output[0].tolist()
     return tokens
 

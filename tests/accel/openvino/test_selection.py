@@ -107,8 +107,7 @@ def test_a_speedup_measured_on_a_busy_machine_is_not_stored(monkeypatch: pytest.
     assert load_compatibility(fingerprint(model), setting()) == Compatibility("")
     monkeypatch.setattr(loader, "is_credible", lambda cost: True)
     load_engine(model, memory=2**22, if_faster=True)
-    stored = load_compatibility(fingerprint(model), setting())
-    assert stored is not None
+    stored: Any = load_compatibility(fingerprint(model), setting())
     assert stored.speedup is not None
 
 
@@ -118,8 +117,7 @@ def test_a_model_stays_on_torch_for_good_only_after_several_comparisons(monkeypa
     monkeypatch.setattr(loader, "_speedup", lambda *_, remeasure: next(speedups))
     engines = [load_engine(model, memory=2**22, if_faster=True)[0] for _ in range(4)]
     assert [each is not None for each in engines] == [False, False, True, True]
-    stored = load_compatibility(fingerprint(model), setting())
-    assert stored is not None
+    stored: Any = load_compatibility(fingerprint(model), setting())
     assert stored.speedup == pytest.approx(2.0)
     assert stored.comparisons == 3
 
