@@ -204,17 +204,6 @@ def test_drafting_loads_neither_torch_nor_transformers() -> None:
     assert loaded_after(everything, ["torch", "transformers", "safetensors.torch", names[-1]]) == names[-1]
 
 
-def test_drafting_imports_no_engine_and_no_scheduler() -> None:
-    wrong = [
-        f"{path.relative_to(ROOT)} imports {name}"
-        for path in FILES["accel"]
-        if "antiphon/accel/drafting" in path.as_posix()
-        for name in imports(path)
-        if name.startswith("antiphon.") and not name.startswith(("antiphon.accel.drafting.", "antiphon.accel.files."))
-    ]
-    assert wrong == []
-
-
 def test_only_the_engine_keeps_state_per_model() -> None:
     maps = [path.name for path in FILES["accel"] if ": WeakKeyDictionary[" in path.read_text(encoding="utf-8")]
     assert maps == ["engine.py"], "state of a model belongs to its engine"

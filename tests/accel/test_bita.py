@@ -1,7 +1,6 @@
 """BiTA: the draft tree of the paper, isolation of mask tokens, and weights of one model."""
 
 from dataclasses import replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
-from antiphon.accel.drafting.draft import ROOT, Accepted, Draft
+from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, path_to
 from antiphon.accel.drafting.drafters import Bita
 from antiphon.accel.engines.torch.bita_weights import BitaWeights
 from antiphon.accel.engines.torch.engine import traits_of
@@ -19,6 +18,7 @@ from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate, stream
 from recipes.bita.initial import initial_bita_weights
 from tests.accel.adversarial_drafters import RandomTreeDrafter
+from tests.accel.oracles import spelled
 from tests.families.table import tiny_model
 from tests.tiny import VOCAB_SIZE
 
@@ -63,13 +63,6 @@ def test_the_worked_example_has_eighteen_rows() -> None:
     assert positions == [p + 1] * 3 + [p + 2] * 2 + [p + 1, p + 2] + [p + 2, p + 3] * 3 + [p + 3, p + 4] * 2
 
 
-def _path(draft: Draft, row: int) -> tuple[int, ...]:
-    path: tuple[int, ...] = ()
-    while row != ROOT:
-        path, row = (draft.tokens[row], *path), draft.parents[row]
-    return path
-
-
 def test_the_masks_behind_the_last_accepted_row_make_the_next_draft() -> None:
     drafter = Bita(bita_weights(tiny_model(), masks=2), 2)
     draft = after_first_step(drafter).propose((1, 2, 3), 63)
@@ -78,16 +71,12 @@ def test_the_masks_behind_the_last_accepted_row_make_the_next_draft() -> None:
     for probe in range(draft.num_candidates, len(draft)):
         logits[1 + probe, 100 + probe] = 9.0
     drafter.observe(draft, Accepted((row,), (31, 5)), TorchLogits(logits))
-    first, second = (probe for probe in range(draft.num_candidates, len(draft)) if row in _rows(draft, probe))
+    first, second = (probe for probe in range(draft.num_candidates, len(draft)) if row in path_to(draft, probe))
     following = drafter.propose((1, 2, 3, 31, 5), 63)
     assert following.tokens[0] == 100 + first
     assert following.children[0].keys() & {100 + second} == {100 + second}
     drafter.begin((1,), ())
     assert drafter.propose((1,), 63).num_candidates == 0
-
-
-def _rows(draft: Draft, row: int) -> list[int]:
-    return list(accumulate(range(len(draft)), lambda at, _: draft.parents[at] if at != ROOT else ROOT, initial=row))
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2", "qwen3"])
@@ -108,7 +97,7 @@ def test_masks_are_isolated_from_other_rows_and_other_rows_from_masks(family: st
         cached.keep(())
     torch.testing.assert_close(logits[1][: 1 + len(tree_drafter)], logits[0], atol=1e-9, rtol=1e-9)
     for row in range(ROOT, len(tree_drafter)):
-        context = [*text, *(_path(tree_drafter, row) if row != ROOT else ())]
+        context = [*text, *spelled(tree_drafter, row)]
         own = [probe for probe in range(draft.num_candidates, len(draft)) if row in _base_row(draft, probe)]
         alone = TorchSequence(model, traits_of(model), bita=learned)
         alone.prefill(context[:-1])

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.accel.drafting.draft import ROOT, Draft
+from antiphon.accel.drafting.draft import Draft
 from antiphon.accel.drafting.drafters import Copying, Trie
 from benchmarks.replay import Recording, replay_steps
+from tests.accel.oracles import spelled
 
 A, B, C, D, E, F, G, H, K, J, X, EOS = range(12)
 REFERENCES = ((A, B, C, D, E, F), (G, B, C, H, K))
@@ -77,10 +78,7 @@ def drafted(trie: Trie, query: list[int], *references: tuple[int, ...], budget: 
 
 def paths(draft: Draft) -> list[tuple[int, ...]]:
     """Return the tokens from the root down to each row."""
-    found: list[tuple[int, ...]] = []
-    for token, parent in zip(draft.tokens, draft.parents, strict=True):
-        found.append((*(() if parent == ROOT else found[parent]), token))
-    return found
+    return [tuple(spelled(draft, row)) for row in range(len(draft))]
 
 
 def small(**options: Any) -> Trie:

@@ -29,10 +29,7 @@ def random_tree(seed: int, rows: int = 12) -> Draft:
 
 
 def paths(draft: Draft) -> set[tuple[int, ...]]:
-    found: list[tuple[int, ...]] = []
-    for token, parent in zip(draft.tokens, draft.parents, strict=True):
-        found.append((*(() if parent == ROOT else found[parent]), token))
-    return set(found)
+    return {tuple(spelled(draft, row)) for row in range(len(draft))}
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from tests.accel.adversarial_drafters import (
     WrongDrafter,
 )
 from tests.accel.oracles import forward_rows
+from tests.accel.test_contract import prompt_of
 from tests.families.table import tiny_model
 from tests.table_part import part
 from tests.tiny import FAMILIES, VOCAB_SIZE, byte_tokenizer
@@ -34,10 +35,6 @@ pytestmark = pytest.mark.slow
 
 CASES = [*((family, torch.bfloat16) for family in FAMILIES), ("llama", torch.float16), ("gemma3", torch.float16)]
 OPTIONS: dict[str, Any] = {"max_new_tokens": 40, "do_sample": False, "eos_token_id": None}
-
-
-def prompt_of(seed: int, length: int = 40) -> Tensor:
-    return torch.randint(1, 250, (1, length), generator=torch.Generator().manual_seed(seed))
 
 
 @cache

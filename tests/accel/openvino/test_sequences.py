@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, chain, path_to
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Draft, path_to
 from antiphon.accel.engines.protocol import AnonymousTenant, SequenceInput
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
@@ -37,22 +37,6 @@ def small(blocks: int) -> OpenVINOEngine:
     """Return an engine with memory for this number of blocks."""
     graph = compiled()
     return OpenVINOEngine(graph, memory=blocks * block_bytes(graph.cache_shapes, "f32"))
-
-
-def test_tree_chain_plain_step_and_prefill_share_a_forward_pass(
-    shared: OpenVINOEngine,
-) -> None:
-    texts = [text_of(size, seed=size) for size in (70, 9, 33, 50)]
-    drafts = [tree_of(texts[1]), chain(texts[2][:3]), EMPTY, EMPTY]
-    sequences = [shared.sequence(tenant=object()) for _ in texts]
-    shared.forward([SequenceInput(s, text[:-1]) for s, text in zip(sequences[:3], texts, strict=False)])
-    for sequence in sequences:
-        sequence.keep(())
-    inputs = [
-        SequenceInput(s, text[s.length :], draft) for s, text, draft in zip(sequences, texts, drafts, strict=True)
-    ]
-    for text, draft, logits in zip(texts, drafts, shared.forward(inputs), strict=True):
-        expect_plain(MODEL, text, draft, logits)
 
 
 def test_chunked_prefill_does_not_change_the_logits(shared: OpenVINOEngine) -> None:

@@ -57,7 +57,7 @@ def test_a_prefix_continues_from_the_state_after_its_last_full_block(family: str
     expect_plain(model, [*text[:100], 1], EMPTY, step(engine, third, [*text[:100], 1]))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["llama", *FAMILIES])
 def test_tree_chain_plain_step_and_prefill_share_a_forward_pass(family: str) -> None:
     model, engine = model_of(family), engine_with(family)
     texts = [text_of(size, seed=size) for size in (70, 9, 33, 50)]

@@ -60,7 +60,7 @@ def address(service: Service, gate: Gate) -> Iterator[str]:
 async def connected(address: str, key: str = KEYS[0], mode: Any = "auto") -> AsyncIterator[Client]:
     """Connect a client that sends an API key."""
     async with (
-        httpx2.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=30) as http,
+        httpx2.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=60) as http,
         Client(streamable_http_client(f"{address}/mcp", http_client=http), mode=mode) as client,
     ):
         yield client

@@ -1,6 +1,5 @@
 """Thinking over HTTP: apart from the content, in both protocols, whole and streamed; switched by known fields."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from antiphon.pipelines.server.app import create_app
 from tests.accel.thinking_models import QUESTION, thinking_tokenizer, writing
 from tests.pipelines.server.conftest import tiny_service
 from tests.pipelines.server.live_server import live_server
+from tests.pipelines.server.test_chat_completions import events, post
 
 OUTPUT = "<think>\nBees do.\n</think>\n\nSo it is."
 
@@ -25,19 +25,6 @@ def client(index_folder: Path) -> Iterator[TestClient]:
     model = writing(thinking_tokenizer("decides"), OUTPUT)
     with TestClient(create_app(tiny_service(model, index_folder))) as client:
         yield client
-
-
-def post(client: TestClient, path: str, **body: Any) -> dict[str, Any]:
-    response = client.post(path, json={"model": "tiny"} | body)
-    assert response.status_code == 200, response.text
-    found: dict[str, Any] = response.json()
-    return found
-
-
-def events(client: TestClient, path: str, **body: Any) -> list[dict[str, Any]]:
-    with client.stream("POST", path, json={"model": "tiny", "stream": True} | body) as response:
-        lines = [line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: ")]
-    return [json.loads(line) for line in lines[:-1]]
 
 
 def test_a_chat_answer_has_its_thinking_in_a_field_of_its_own(client: TestClient) -> None:
