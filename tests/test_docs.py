@@ -1,4 +1,4 @@
-"""The documentation site builds without warnings, fetches nothing from other hosts, and its Python runs."""
+"""The documentation site builds without warnings, its Python runs, and commands and tables are rendered as such."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""LLMA: one chain, copied from a matching position in a reference."""
+"""Drafters that match text: LLMA copies one chain from a reference, and the trie drafts all continuations."""
 
 import random
 from typing import Any

@@ -1,4 +1,4 @@
-"""Files are written atomically, and folders are temporary until they are renamed."""
+"""Files are written atomically, folders are temporary until they are renamed, and the cache folder is writable."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""The model report of `antiphon doctor`: verification level, reasons and advice."""
+"""Traits of models, found from configuration and self-test, and the report of `antiphon doctor`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Suffix match: every earlier occurrence of the last token votes for the next token."""
+"""Suffix match: every earlier occurrence of the last token votes for the next one, found in an index of tokens."""
 
 import random
 from typing import Any

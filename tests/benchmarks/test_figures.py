@@ -1,4 +1,4 @@
-"""The arithmetic of the benchmarks' figures, with numbers that can be computed by hand, and the asked questions."""
+"""The arithmetic of the benchmarks' figures, with numbers that can be computed by hand; the page is up to date."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""BiTA's recipe: the loss of the mask tokens, and the steps that decoding then takes."""
+"""Recipes of BiTA and of an EAGLE head: losses, decoding steps, and saved weights."""
 
 from dataclasses import replace
 from itertools import accumulate

@@ -1,4 +1,4 @@
-"""MLP blocks: adjacent products become one without a change of the logits; 16-bit weights have no float32 copy."""
+"""Compiled graphs: merged products, no copy of 16-bit weights, and no node that only moves data."""
 
 from collections import Counter
 from pathlib import Path

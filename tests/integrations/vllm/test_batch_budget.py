@@ -1,4 +1,4 @@
-"""The number of draft tokens of each request, chosen for the whole batch."""
+"""The number of draft tokens of each request, chosen for the whole batch from the measured times of steps."""
 
 from random import Random
 

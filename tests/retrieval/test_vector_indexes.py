@@ -1,4 +1,4 @@
-"""The contract of vector indexes, checked for each kind: exact and sorted results, invalid vectors refused."""
+"""The contract of vector indexes, flat and of FAISS: sorted results, recall, invalid vectors refused."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Evaluation of the reader: every figure is correct for answers judged by hand."""
+"""Recipes of the reader: training examples, their logits, and the judgement of answers."""
 
 from collections import defaultdict
 
