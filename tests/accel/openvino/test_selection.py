@@ -1,5 +1,8 @@
 """Engine selection: by name, speed or compressed weights, and the error if an engine cannot run the model."""
 
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,8 +10,15 @@ import torch
 
 from antiphon.accel import LanguageModel, PrefixCache
 from antiphon.accel.decoding.options import DecodingOptions
+from antiphon.accel.drafting.cost_model import StepCost
+from antiphon.accel.drafting.draft import Logits
+from antiphon.accel.engines.openvino.cost import LONG_ROWS, ROWS, measure
+from antiphon.accel.engines.openvino.engine import OpenVINOEngine
+from antiphon.accel.engines.protocol import SequenceInput
 from antiphon.accel.engines.selection import select_engine
+from antiphon.accel.engines.torch.cost_store import load, save
 from antiphon.accel.model_report import inspect_model
+from tests.accel.openvino.builders import engine_of, model_of
 from tests.families.table import tiny_model
 from tests.tiny import byte_tokenizer
 
@@ -20,7 +30,7 @@ from antiphon.accel.engines.openvino.loader import load_engine
 from antiphon.accel.engines.openvino.runtime import supports_precision
 from antiphon.accel.engines.openvino.store import GRAPH, WEIGHTS, fingerprint, folder_of, load_or_convert
 from antiphon.accel.verified_folder import is_intact
-from tests.accel.openvino.builders import graph_of, in_precision, model_of
+from tests.accel.openvino.builders import graph_of, in_precision
 
 pytestmark = pytest.mark.slow
 
@@ -214,3 +224,33 @@ def test_without_nncf_the_error_names_the_extra() -> None:
 def test_options_that_only_torch_supports_are_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="weights is 'int8', which OpenVINO alone has; leave out what only torch does"):
         DecodingOptions(weights="int8", **options)
+
+
+class Counting(OpenVINOEngine):
+    """Counts its forward passes by cached tokens and rows."""
+
+    forwards: Counter[tuple[int, int]]
+
+    def forward(self, inputs: Sequence[SequenceInput]) -> list[Logits]:
+        self.forwards[inputs[0].sequence.length, 1 + len(inputs[0].draft)] += 1
+        return super().forward(inputs)
+
+
+def test_every_row_count_is_measured_twice_because_the_first_pass_compiles_kernels() -> None:
+    plain = engine_of(model_of())
+    engine = Counting(plain.graph, memory=2**22)
+    engine.forwards = Counter()
+    found = measure(engine, contexts=(64, 128), seconds=0.0)
+    assert engine.forwards == {(64, rows): 2 for rows in ROWS} | {(128, rows): 2 for rows in LONG_ROWS}
+    assert set(found.seconds) == {64, 128}
+
+
+@pytest.mark.parametrize("number", ["0.25", "0.125"])
+def test_shape_change_and_packing_are_stored(tmp_path: Path, number: str) -> None:
+    path, key = tmp_path / "cost.json", {"engine": "openvino"}
+    save(path, key, StepCost({64: {1: 1.0, 4: 1.5}}, shape_change=0.25, packing=0.125))
+    kept = load(path, key)
+    assert kept is not None
+    assert (kept.seconds, kept.shape_change, kept.packing) == ({64: {1: 1.0, 4: 1.5}}, 0.25, 0.125)
+    path.write_text(path.read_text().replace(number, "-1"))
+    assert load(path, key) is None
