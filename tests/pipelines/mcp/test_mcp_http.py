@@ -22,8 +22,8 @@ from tests.load.servers import free_port
 from tests.pipelines.mcp.conftest import Gate, ProgressLog, app_with_mcp
 from tests.pipelines.server.conftest import tiny_service
 from tests.pipelines.server.live_server import live_server
-from tests.pipelines.server.test_disconnect import becomes
-from tests.pipelines.server.test_readiness import running
+from tests.pipelines.server.test_request_limits import becomes
+from tests.pipelines.server.test_shutdown import running
 
 pytestmark = pytest.mark.slow
 

@@ -162,13 +162,15 @@ def test_a_browser_on_an_allowed_page_may_send_requests(client: TestClient) -> N
     assert client.options("/v1/models", headers=asked | {"Origin": "http://other.example"}).status_code == 403
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def _served() -> Iterator[None]:
     service = make_service(ScriptedModel(), ServerSettings(), name="scripted")
     with live_server(create_app(service)) as TestChatOpenAI.address:
         yield
 
 
+@pytest.mark.exhaustive  # some 15 seconds; the other tests of the protocol detect the same bugs
+@pytest.mark.usefixtures("_served")
 @pytest.mark.filterwarnings(
     "ignore:Received a Pydantic BaseModel V1 schema"
 )  # ChatOpenAI mistakes tools for such models

@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from antiphon.pipelines.server.responses_schema import STATEFUL, ResponseRequest
 from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import HashEmbedder
+from tests.table_part import part
 from tests.tiny import byte_tokenizer, tiny_model
 
 pytestmark = pytest.mark.slow
@@ -68,8 +70,10 @@ def test_a_prompt_beyond_the_context_window_has_the_code_and_text_that_clients_k
     assert raised.value.code == "context_length_exceeded"
 
 
-@pytest.mark.parametrize("limit", [10_000, WINDOW, -1, None])
-@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+LIMITS = [*product(("max_tokens", "max_completion_tokens"), (10_000, WINDOW, -1, None))]
+
+
+@pytest.mark.parametrize(("name", "limit"), part(LIMITS, [LIMITS[0], LIMITS[3], LIMITS[5], LIMITS[6]]))
 def test_a_limit_above_the_window_is_reduced_and_none_is_no_limit(client: OpenAI, name: str, limit: Any) -> None:
     given: dict[str, Any] = {"max_tokens": None} | {name: limit}
     usage = chat(client, **given, extra_body={"ignore_eos": True}).usage
