@@ -174,14 +174,11 @@ def loaded_after(importing: str, names: list[str]) -> str:
     return run.stdout.strip()
 
 
-def test_the_engine_loads_nothing_of_the_other_parts() -> None:
+def test_engine_and_retrieval_load_nothing_of_the_other_parts() -> None:
     heavy = ["faiss", "sentence_transformers", "antiphon.retrieval", "antiphon.pipelines", "antiphon.integrations"]
     heavy += ["torch", "transformers"]  # a model that is opened from the cache needs neither
     own = "antiphon.accel.language_model"
     assert loaded_after(f"import {own}", [*heavy, own]) == own
-
-
-def test_retrieval_loads_the_file_helpers_of_accel_and_nothing_else_of_it() -> None:
     heavy = ["torch", "transformers", "antiphon.accel.drafting", "antiphon.accel.engines", "antiphon.accel.decoding"]
     importing = "import antiphon.retrieval.index_folder.generations, antiphon.retrieval.indexing"
     assert loaded_after(importing, [*heavy, "antiphon.accel.files"]) == "antiphon.accel.files"

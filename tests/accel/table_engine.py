@@ -239,8 +239,8 @@ def request_of(prompt: Tokens, new_tokens: int, drafter: Drafter | None = None, 
     )
 
 
-def engine(**options: Any) -> TableEngine:
-    return TableEngine(follows, VOCAB_SIZE, **({"batch_cost": FLAT} | options))
+def engine(kind: type[TableEngine] = TableEngine, **options: Any) -> TableEngine:
+    return kind(follows, VOCAB_SIZE, **({"batch_cost": FLAT} | options))
 
 
 def emitted(steps: Sequence[Step]) -> list[int]:

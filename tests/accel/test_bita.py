@@ -164,7 +164,7 @@ def test_a_batch_is_decoded_one_sequence_at_a_time_and_compiled_steps_are_refuse
     assert [token for step in steps for token in step.tokens] == expected[0, PROMPT.shape[1] :].tolist()
 
 
-def test_weights_of_another_model_are_refused_by_name() -> None:
+def test_weights_of_another_model_and_unsupported_models_are_refused() -> None:
     learned = replace(initial_bita_weights(tiny_model()), model="tiny-0")
     for other, message in (
         (tiny_model(seed=1), "belong to 'tiny-0', and the weights of 'llama' are others; train them"),
@@ -176,9 +176,6 @@ def test_weights_of_another_model_are_refused_by_name() -> None:
     for precision in (torch.bfloat16, torch.float16, torch.float64):
         same: Any = tiny_model()
         learned.check(same.to(precision))
-
-
-def test_models_and_modes_without_prefix_support_are_refused() -> None:
     bloom, llama = tiny_model("bloom"), tiny_model()
     with pytest.raises(ValueError, match="BiTA verifies trees, which BloomForCausalLM cannot"):
         generate(bloom, PROMPT, drafter=lambda: Bita(initial_bita_weights(bloom)), num_draft_tokens=8, **GREEDY)

@@ -37,12 +37,9 @@ def test_the_first_match_is_copied_step_by_step() -> None:
     ]
 
 
-def test_the_longest_match_wins_over_an_earlier_shorter_one() -> None:
+def test_the_longest_match_is_copied_and_never_beyond_its_reference() -> None:
     assert copied([X, B], k=2) == (C, D)
     assert copied([G, B], k=2) == (C, H)
-
-
-def test_a_copy_never_crosses_into_the_next_reference() -> None:
     assert copied([D, E], k=18) == (F,)
     assert copied([F]) == ()
     assert copied([E, F, G], k=2) == (B, C)
@@ -85,11 +82,8 @@ def small(**options: Any) -> Trie:
     return Trie(n=4, prefix=2, **options)
 
 
-def test_rows_are_sorted_by_frequency_then_depth_then_first_occurrence() -> None:
+def test_rows_are_sorted_and_an_unknown_prefix_backs_off_to_a_shorter_one() -> None:
     assert paths(drafted(small(), [1, 2], TEXT)) == [(3,), (4,), (3, 1), (4, 1), (3, 5)]
-
-
-def test_an_unknown_prefix_backs_off_to_a_shorter_one() -> None:
     assert paths(drafted(small(), [9, 2], TEXT)) == paths(drafted(small(), [1, 2], TEXT))
 
 

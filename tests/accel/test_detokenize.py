@@ -156,14 +156,8 @@ def test_every_token_has_its_characters_its_step_and_whether_it_was_drafted() ->
         Origin(2, 3, 1, False),
         Origin(3, 3, 2, False),
     )
-
-
-def test_a_character_of_several_tokens_belongs_to_its_last_one() -> None:
     origins = completed([step("aé", 2), step("", 0, ends=True)]).origins
     assert [(origin.start, origin.end) for origin in origins] == [(0, 1), (1, 1), (1, 2), (2, 2)]
-
-
-def test_tokens_cut_off_by_a_stop_string_have_no_characters() -> None:
     completion = completed([step("ab", 1), step("cdef", 3)], stop=["bcd"])
     assert completion.text == "a"
     assert [(each.start, each.end, each.is_drafted) for each in completion.origins] == [
@@ -172,9 +166,6 @@ def test_tokens_cut_off_by_a_stop_string_have_no_characters() -> None:
         (1, 1, True),
         (1, 1, True),
     ]
-
-
-def test_a_stream_closed_early_has_the_origins_of_its_pieces() -> None:
     assert completed([step("ab", 1), step("cd", 1)], read=1).origins == (Origin(0, 1, 0, True), Origin(1, 2, 0, False))
     assert completed([step("ab", 1)], read=0).origins == ()
 

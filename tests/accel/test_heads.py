@@ -31,7 +31,7 @@ from antiphon.accel.engines.torch import assistants, heads
 from antiphon.accel.engines.torch.assistants import guesses_of
 from antiphon.accel.engines.torch.compiled_sequence import CompiledSequence
 from antiphon.accel.engines.torch.engine import TorchEngine, engine_of
-from antiphon.accel.engines.torch.heads import TorchHead, load_head
+from antiphon.accel.engines.torch.heads import load_head
 from antiphon.accel.generate import generate
 from antiphon.accel.language_model import LanguageModel
 from antiphon.accel.memory_estimate import estimate_memory
@@ -174,8 +174,7 @@ def visible_keys(model: Any, outputs: Any) -> dict[str, tuple[Tensor, ...]]:
 def test_the_chain_of_an_eagle3_head_equals_its_formulas(tmp_path: Path) -> None:
     model: Any = tiny_model()
     path = save_eagle3(model, tmp_path)
-    head, _ = load_head(model, path)
-    assert head is not None
+    head: Any = load_head(model, path)[0]
     text = prompt_of(3)[0].tolist()
     states = hidden_states(model, text[:-1], head.layers)
     expected = eagle3_reference(path, torch.cat(states, -1), model.get_input_embeddings().weight, text[1:], 4)
@@ -279,10 +278,8 @@ def test_embeddings_and_lm_head_are_in_memory_once(tmp_path: Path) -> None:
     weights = load_file(path / "model.safetensors")
     shared = {"embed_tokens.weight": model.model.embed_tokens.weight, "lm_head.weight": model.lm_head.weight}
     save_file(weights | {name: each.detach().clone() for name, each in shared.items()}, path / "model.safetensors")
-    head, _ = load_head(model, path)
-    assert isinstance(head, TorchHead)
-    module: Any = head.module
-    assert [each.data_ptr() for each in (module._embeddings, module.weight)] == [
+    head: Any = load_head(model, path)[0]
+    assert [each.data_ptr() for each in (head.module._embeddings, head.module.weight)] == [
         each.data_ptr() for each in shared.values()
     ]
     assert head.num_bytes == sum(
@@ -301,9 +298,8 @@ def test_the_memory_of_a_head_is_estimated(kind: str, load: Any, tmp_path: Path)
         language_model.model.save_pretrained(folder)
         source = save(language_model.model, tmp_path / "head")
     options: Any = {"engine": "torch", "precision": "float32"}
-    plain, found = (estimate_memory(folder, head=each, **options) for each in (None, source))
-    assert plain is not None
-    assert found is not None
+    estimates: list[Any] = [estimate_memory(folder, head=each, **options) for each in (None, source)]
+    plain, found = estimates
     assert (plain.head, found.head) == (0, head.num_bytes)
     assert found.total - plain.total == head.num_bytes
     assert found.weights == sum(each.nbytes for each in language_model.model.state_dict().values())

@@ -71,7 +71,7 @@ def test_half_precision_is_kept_on_a_cpu_only_if_it_has_bfloat16_units(checkpoin
     assert choose_dtype(torch.float16, "auto") == "auto"
 
 
-def test_a_missing_checkpoint_is_reported_in_one_sentence(tmp_path: Path) -> None:
+def test_a_missing_or_corrupt_checkpoint_is_refused_with_its_name(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     with pytest.raises(
         OSError, match=r"^No language model could be loaded from '.*missing' .*Hugging Face Hub"
@@ -80,9 +80,6 @@ def test_a_missing_checkpoint_is_reported_in_one_sentence(tmp_path: Path) -> Non
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="No language model could be loaded"):
         LanguageModel.from_pretrained(tmp_path)
-
-
-def test_a_corrupt_checkpoint_is_refused_with_its_name(tmp_path: Path) -> None:
     save_model(tiny_model(), tmp_path)
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])

@@ -60,14 +60,11 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_weights_and_cache_are_counted_from_the_headers(large: Path) -> None:
+def test_weights_and_cache_are_counted_from_the_headers_in_each_precision(large: Path) -> None:
     found: Any = estimate_memory(large, engine="torch", precision="bfloat16")
     assert abs(found.parameters - 8.03e9) < 1e7
     assert found.weights == 2 * found.parameters
     assert found.cache == 4096 * 32 * 2 * 8 * 128 * 2
-
-
-def test_compressed_weights_need_a_fraction(large: Path) -> None:
     sizes = {name: estimate_memory(large, precision=name) for name in ("float32", "bfloat16", "int8", "int4")}
     totals = [each.total for each in sizes.values() if each is not None]
     assert totals == sorted(totals, reverse=True)

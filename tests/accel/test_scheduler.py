@@ -23,13 +23,11 @@ from antiphon.accel.drafting.drafters import Nothing, SuffixMatch
 from antiphon.accel.engines.protocol import SequenceInput, ThreadSettings
 from tests.accel.adversarial_drafters import OracleDrafter, RandomTreeDrafter
 from tests.accel.table_engine import (
-    FLAT,
     VOCAB_SIZE,
     TableEngine,
     TableSequence,
     emitted,
     engine,
-    follows,
     prompt_of,
     request_of,
     truth,
@@ -101,7 +99,7 @@ def test_requests_of_threads_with_other_settings_share_no_forward_pass() -> None
         def thread_settings(self) -> ThreadSettings:
             return ThreadSettings(num_threads=own.number)
 
-    table = WithSettings(follows, VOCAB_SIZE, batch_cost=FLAT, watch=lambda feeds: sleep(1e-3))
+    table = engine(WithSettings, watch=lambda feeds: sleep(1e-3))
     requests = [request_of(prompt_of(seed), 30) for seed in range(6)]
     together = Barrier(len(requests))
 
@@ -134,8 +132,7 @@ def test_an_error_of_a_drafter_is_raised_to_its_request_only() -> None:
     table = engine()
     requests = [request_of(prompt_of(1), 5), request_of(prompt_of(2), 5, Broken()), request_of(prompt_of(3), 5)]
     one, broken, other = scheduler_of(table).advance(requests)
-    assert isinstance(one, Step)
-    assert isinstance(other, Step)
+    assert [type(one), type(other)] == [Step, Step]
     assert str(broken) == "no drafts"
 
 

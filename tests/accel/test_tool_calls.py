@@ -304,22 +304,16 @@ def test_ids_of_another_provider_are_mapped_consistently() -> None:
     assert text == apply_chat_template(round_trip(), (), tokenizer_with(TEMPLATES["nine"]))
 
 
-def test_an_id_that_is_the_call_names_tool_and_place() -> None:
+def test_calls_are_written_as_the_template_demands() -> None:
     text = apply_chat_template(round_trip(), (), tokenizer_with(TEMPLATES["id"]))
     assert re.findall(r"begin\|>(functions[^<]*)<", text) == ["functions.count:0", "functions.count:1"]
     assert "<tool>result 1functions.count:1" in text
-
-
-def test_several_calls_are_split_if_a_message_may_have_one() -> None:
     text = apply_chat_template(round_trip(), (), tokenizer_with(TEMPLATES["one"]))
     assert text == (
         '<user>Count.<assistant>{"name": "count", "parameters": {"of": "zebras"}}<tool>result 0'
         '<assistant>{"name": "count", "parameters": {"of": "pandas"}}<tool>result 1'
         "<assistant>Counted.<user>Thanks."
     )
-
-
-def test_calls_that_a_template_would_drop_become_text() -> None:
     text = apply_chat_template(round_trip(), (), tokenizer_with(TEMPLATES["drops"]))
     assert '<assistant>{"name": "count", "arguments": {"of": "zebras"}}' in text
     assert "<user>result 0" in text

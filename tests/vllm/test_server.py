@@ -26,7 +26,7 @@ from tests.vllm.server import ACCEPTED, DRAFTED, PREEMPTED, Server, openai_clien
 pytestmark = [
     pytest.mark.skipif("ANTIPHON_VLLM" not in os.environ, reason="needs an environment of vLLM's own: make test-vllm"),
     pytest.mark.timeout(1800),
-    pytest.mark.xdist_group("server"),  # one process, so that both files share their servers
+    pytest.mark.xdist_group("server"),  # one process, so that all tests share the servers
 ]
 HONEY = "Which animals make honey?"
 
