@@ -113,11 +113,14 @@ def cell(ways: Surfaces, case: TemplateCase) -> dict[str, Outcome]:
 
 
 def documents_cell(ways: Surfaces) -> dict[str, Outcome]:
-    """Return the outcomes of a question about documents; tests/integrations compares the other ways to ask it."""
-    return {name: _outcome(ask, ways, None) for name, ask in DOCUMENT_WAYS.items()}
+    """Return the answers to a question about documents; tests/integrations compares the other ways to ask it."""
+    plainly, drafted = (ways.rag.ask(QUESTION, max_new_tokens=TOKENS, **each) for each in ({"drafter": "nothing"}, {}))
+    return {
+        name: Outcome(each.text, each.usage.prompt_tokens) for name, each in (("plain", plainly), ("python", drafted))
+    }
 
 
-def _outcome(ask: Callable[[Surfaces, Any], Outcome], ways: Surfaces, case: TemplateCase | None) -> Outcome:
+def _outcome(ask: Callable[[Surfaces, Any], Outcome], ways: Surfaces, case: TemplateCase) -> Outcome:
     try:
         return ask(ways, case)
     except ValueError as error:
@@ -214,21 +217,12 @@ def _llama_index_message(message: Any) -> ChatMessage:
     return ChatMessage(role=MessageRole(message["role"]), blocks=blocks, additional_kwargs=more)
 
 
-def _documents_python(ways: Surfaces, _: Any, **options: Any) -> Outcome:
-    answer = ways.rag.ask(QUESTION, max_new_tokens=TOKENS, **options)
-    return Outcome(answer.text, answer.usage.prompt_tokens)
-
-
 WAYS: dict[str, Callable[[Surfaces, Any], Outcome]] = {
     "plain": _plain,
     "python": _drafted,
     "http": _http,
     "langchain": _langchain,
     "llama-index": _llama_index,
-}
-DOCUMENT_WAYS: dict[str, Callable[[Surfaces, Any], Outcome]] = {
-    "plain": lambda ways, case: _documents_python(ways, case, drafter="nothing"),
-    "python": _documents_python,
 }
 
 

@@ -40,14 +40,11 @@ def test_shares_follow_the_weights() -> None:
     assert draft.parents == (ROOT, ROOT)
 
 
-def test_the_chance_of_a_continuation_grows_with_the_match() -> None:
+def test_the_chance_grows_with_the_match_in_references_prompt_and_answer() -> None:
     """With a single known position, the next row is right with m / (m + ESCAPE) after m matching tokens."""
     draft = drafted(pure(), [1, 2], [1, 2, 3, 4, 5])
     assert draft.tokens == (3, 4, 5)
     assert draft.chances == pytest.approx((2 / 4, 2 / 4 * 3 / 5, 2 / 4 * 3 / 5 * 4 / 6))
-
-
-def test_references_prompt_and_answer_are_all_used() -> None:
     assert drafted(pure(), [9, 1], [1, 2]).tokens == (2,)
     assert drafted(pure(), [1, 3, 9, 1], prompt=3, budget=1).tokens == (3,)
     assert drafted(pure(), [9, 1, 4, 1], prompt=1, budget=1).tokens == (4,)
