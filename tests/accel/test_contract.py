@@ -141,7 +141,7 @@ def prompt_of(seed: int, length: int = 40) -> Tensor:
 @cache
 def plain(family: str, mode: str, seed: int = 3) -> Tensor:
     torch.manual_seed(seed)
-    output: Any = model_of(family).generate(prompt_of(seed), max_new_tokens=48, eos_token_id=None, **MODES[mode])
+    output: Tensor = model_of(family).generate(prompt_of(seed), max_new_tokens=48, eos_token_id=None, **MODES[mode])
     return output
 
 

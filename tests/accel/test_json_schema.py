@@ -171,8 +171,8 @@ def answer(schema: Any, **options: Any) -> Any:
 @pytest.mark.parametrize("described", CLASSES, ids=lambda described: described.__name__)
 @pytest.mark.parametrize("temperature", part((0.0, 1.0), (1.0,)))
 def test_answers_are_objects_of_pydantic_classes(described: Any, temperature: float) -> None:
-    schema, sampled = described.model_json_schema(), {"temperature": temperature, "top_k": 8, "seed": 1}
-    text = small_model().generate("Bee: ", json_schema=schema, max_new_tokens=400, **sampled).text
+    asked: dict[str, Any] = {"json_schema": described.model_json_schema(), "max_new_tokens": 400}
+    text = small_model().generate("Bee: ", temperature=temperature, top_k=8, seed=1, **asked).text
     described.model_validate_json(text)
 
 
