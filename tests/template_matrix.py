@@ -114,10 +114,9 @@ def cell(ways: Surfaces, case: TemplateCase) -> dict[str, Outcome]:
 
 def documents_cell(ways: Surfaces) -> dict[str, Outcome]:
     """Return the answers to a question about documents; tests/integrations compares the other ways to ask it."""
-    plainly, drafted = (ways.rag.ask(QUESTION, max_new_tokens=TOKENS, **each) for each in ({"drafter": "nothing"}, {}))
-    return {
-        name: Outcome(each.text, each.usage.prompt_tokens) for name, each in (("plain", plainly), ("python", drafted))
-    }
+    ways_to_decode: dict[str, dict[str, Any]] = {"plain": {"drafter": "nothing"}, "python": {}}
+    answers = {name: ways.rag.ask(QUESTION, max_new_tokens=TOKENS, **each) for name, each in ways_to_decode.items()}
+    return {name: Outcome(each.text, each.usage.prompt_tokens) for name, each in answers.items()}
 
 
 def _outcome(ask: Callable[[Surfaces, Any], Outcome], ways: Surfaces, case: TemplateCase) -> Outcome:
