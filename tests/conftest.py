@@ -25,8 +25,10 @@ signal.signal(
     signal.SIGINT, signal.default_int_handler
 )  # ignored in a shell's background, where tests of Ctrl-C wait for it
 
-hypothesis.settings.register_profile("without deadline", deadline=None)  # a busy machine is no error
-hypothesis.settings.load_profile("without deadline")
+# A busy machine is no error, and every run draws the same examples; `pytest --hypothesis-profile random` draws others.
+hypothesis.settings.register_profile("same examples", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("random", deadline=None)
+hypothesis.settings.load_profile("same examples")
 
 SLOW_FILES = ("test_notebooks.py", "test_demo.py", "test_server.py", "test_wheel.py")
 """Files with few and slow tests. Each runs in one worker, so they start first and no worker is idle at the end."""

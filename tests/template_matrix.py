@@ -21,8 +21,8 @@ from antiphon.accel import Conversation, LanguageModel
 from antiphon.accel.text.template_check import TemplateCase, check_template
 from antiphon.accel.text.template_traits import template_traits
 from antiphon.accel.text.thinking_switch import thinking_traits
-from antiphon.integrations.langchain import AntiphonRetriever, ChatAntiphon
-from antiphon.integrations.llama_index import AntiphonChatEngine, AntiphonLLM
+from antiphon.integrations.langchain import ChatAntiphon
+from antiphon.integrations.llama_index import AntiphonLLM
 from antiphon.pipelines import Rag
 from antiphon.pipelines.server.app import create_app
 from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
@@ -84,7 +84,6 @@ class Surfaces:
     rag: Rag
     chat: ChatAntiphon
     llm: AntiphonLLM
-    retriever: Any
 
 
 @lru_cache(maxsize=1)
@@ -104,9 +103,8 @@ def surfaces(template: str) -> Iterator[Surfaces]:
         index_passages(passages, index, HashEmbedder())
         with TestClient(create_app(tiny_service(model, index, k=1, max_output_tokens=SCHEMA_TOKENS))) as client:
             rag = Rag(Retriever.open(index), model, k=1)
-            retriever = AntiphonRetriever(retriever=rag.retriever, k=1)
             chat, llm = ChatAntiphon(language_model=model), AntiphonLLM(language_model=model)
-            yield Surfaces(model, client, rag, chat, llm, retriever)
+            yield Surfaces(model, client, rag, chat, llm)
 
 
 def cell(ways: Surfaces, case: TemplateCase) -> dict[str, Outcome]:
@@ -115,11 +113,13 @@ def cell(ways: Surfaces, case: TemplateCase) -> dict[str, Outcome]:
 
 
 def documents_cell(ways: Surfaces) -> dict[str, Outcome]:
-    """Return the outcome of each way to ask about documents."""
-    return {name: _outcome(ask, ways, None) for name, ask in DOCUMENT_WAYS.items()}
+    """Return the answers to a question about documents; tests/integrations compares the other ways to ask it."""
+    ways_to_decode: dict[str, dict[str, Any]] = {"plain": {"drafter": "nothing"}, "python": {}}
+    answers = {name: ways.rag.ask(QUESTION, max_new_tokens=TOKENS, **each) for name, each in ways_to_decode.items()}
+    return {name: Outcome(each.text, each.usage.prompt_tokens) for name, each in answers.items()}
 
 
-def _outcome(ask: Callable[[Surfaces, Any], Outcome], ways: Surfaces, case: TemplateCase | None) -> Outcome:
+def _outcome(ask: Callable[[Surfaces, Any], Outcome], ways: Surfaces, case: TemplateCase) -> Outcome:
     try:
         return ask(ways, case)
     except ValueError as error:
@@ -216,40 +216,12 @@ def _llama_index_message(message: Any) -> ChatMessage:
     return ChatMessage(role=MessageRole(message["role"]), blocks=blocks, additional_kwargs=more)
 
 
-def _documents_python(ways: Surfaces, _: Any, **options: Any) -> Outcome:
-    answer = ways.rag.ask(QUESTION, max_new_tokens=TOKENS, **options)
-    return Outcome(answer.text, answer.usage.prompt_tokens)
-
-
-def _documents_http(ways: Surfaces, _: Any) -> Outcome:
-    messages = [{"role": "user", "content": QUESTION}]
-    return _posted(ways, {"model": "tiny+docs", "messages": messages, "max_tokens": TOKENS})
-
-
-def _documents_langchain(ways: Surfaces, _: Any) -> Outcome:
-    chat = ChatAntiphon(language_model=ways.model, max_tokens=TOKENS)
-    answer = chat.with_retriever(ways.retriever).invoke(QUESTION)["answer"]
-    return Outcome(str(answer.content), answer.usage_metadata["input_tokens"])
-
-
-def _documents_llama_index(ways: Surfaces, _: Any) -> Outcome:
-    answer = AntiphonChatEngine(ways.rag, max_new_tokens=TOKENS).chat(QUESTION)
-    return Outcome(answer.response, _documents_python(ways, None).prompt_tokens)
-
-
 WAYS: dict[str, Callable[[Surfaces, Any], Outcome]] = {
     "plain": _plain,
     "python": _drafted,
     "http": _http,
     "langchain": _langchain,
     "llama-index": _llama_index,
-}
-DOCUMENT_WAYS: dict[str, Callable[[Surfaces, Any], Outcome]] = {
-    "plain": lambda ways, case: _documents_python(ways, case, drafter="nothing"),
-    "python": _documents_python,
-    "http": _documents_http,
-    "langchain": _documents_langchain,
-    "llama-index": _documents_llama_index,
 }
 
 

@@ -12,7 +12,7 @@ from antiphon.pipelines.cli.console import quiet_libraries
 from antiphon.retrieval import HashEmbedder, Passage, index_passages
 from tests.load.servers import Command, serving
 from tests.test_wheel import ROOT, installed, wheel
-from tests.tiny import byte_tokenizer, tiny_model
+from tests.tiny import save_model, tiny_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
@@ -39,8 +39,7 @@ def test_the_installed_packages_serve_with_the_entrypoint(
     [extras] = re.findall(r"\.whl\)\[([\w,-]+)\]", DOCKERFILE)
     place = installed(wheel, tmp_path / "image", extras.split(","), re.findall(r"--no-deps ([\w-]+)==", DOCKERFILE))
     quiet_libraries()
-    tiny_model(max_position_embeddings=2048).save_pretrained(tmp_path / "tiny")
-    byte_tokenizer().save_pretrained(tmp_path / "tiny")
+    save_model(tiny_model(max_position_embeddings=2048), tmp_path / "tiny")
     index_passages(passages, tmp_path / "index", HashEmbedder())
     [entrypoint], [command] = map(json.loads, arguments_of("ENTRYPOINT")), map(json.loads, arguments_of("CMD"))
     words = [*entrypoint, *command, "--model", str(tmp_path / "tiny"), "--engine", "torch"]

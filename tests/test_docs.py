@@ -1,17 +1,19 @@
-"""The documentation site builds without warnings, fetches nothing from other hosts, and its Python runs."""
+"""The documentation site builds without warnings, its Python runs, and commands and tables are rendered as such."""
 
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from markdown_it import MarkdownIt
 
 from antiphon.accel.drafting.drafters import BITA_FILE
 from antiphon.retrieval import build_index
 from recipes.bita.initial import initial_bita_weights, save_bita_weights
-from tests.tiny import byte_tokenizer, tiny_model
+from tests.tiny import save_model, tiny_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
@@ -75,8 +77,7 @@ def test_the_python_of_the_pages_runs(
     if "build_index" in block and torch.cuda.is_available():
         pytest.skip("on a GPU this example fetches BGE-M3")
     model = tiny_model(max_position_embeddings=16_384)
-    model.save_pretrained(tmp_path / "my-model")
-    byte_tokenizer().save_pretrained(tmp_path / "my-model")
+    save_model(model, tmp_path / "my-model")
     save_bita_weights(initial_bita_weights(model), tmp_path / "my-model" / BITA_FILE)
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "keys.md").write_text("Keys are rotated once a year.\n", encoding="utf-8")
@@ -85,3 +86,31 @@ def test_the_python_of_the_pages_runs(
         build_index(["docs"], "my-index", embedder="minilm")
     exec(compile(block.replace(MODEL, "my-model"), "a page", "exec"), {})
     assert capsys.readouterr().out
+
+
+RENDERED = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+_COMMAND = re.compile(r"^(antiphon (index|ask|chat|serve|bench)|pip install|python -m|git clone|docker run) ")
+
+
+def texts(page: Path) -> Iterator[tuple[bool, str, list[str]]]:
+    """Yield whether each text is a cell of a table, its source, and the parts of it that are not code."""
+    parser = MarkdownIt("commonmark").enable("table")  # cells are split as GitHub splits them
+    in_cell = False
+    for token in parser.parse(page.read_text("utf-8")):
+        if token.type == "inline":
+            parts = [child.content for child in token.children or () if child.type == "text"]
+            yield in_cell, token.content, parts
+        else:
+            in_cell = token.type in ("td_open", "th_open")
+
+
+@pytest.mark.parametrize("page", RENDERED, ids=lambda page: page.stem)
+def test_no_command_is_rendered_as_prose(page: Path) -> None:
+    assert [part for _, _, parts in texts(page) for part in parts if _COMMAND.search(part)] == []
+
+
+@pytest.mark.parametrize("page", RENDERED, ids=lambda page: page.stem)
+def test_every_table_is_rendered_as_one_and_no_cell_is_cut_inside_of_code(page: Path) -> None:
+    for in_cell, source, parts in texts(page):
+        assert not in_cell or not any("`" in part for part in parts), f"code is cut off: {source}"
+        assert in_cell or not re.search(r"^\|.*\|$", source, re.MULTILINE), f"no table: {source}"

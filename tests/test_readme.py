@@ -89,12 +89,9 @@ def test_the_figures_of_vllm_are_those_of_its_page() -> None:
     assert set(quoted) <= set(re.findall(r"\d\.\d\d", "\n".join(rows)))
 
 
-def test_the_table_of_drafters_is_complete() -> None:
+def test_the_tables_of_drafters_and_extras_are_complete() -> None:
     named = {name for name in table("drafters.md", "# Drafters") if not name.startswith("--")}
     assert named == {*DRAFTERS, BITA, "auto"}
-
-
-def test_the_table_of_extras_is_complete() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert sorted(table("install.md", "# Install")) == sorted(set(project["optional-dependencies"]) - {"all"})
 

@@ -143,12 +143,9 @@ def test_the_wheel_carries_the_licences_and_the_demo_documents(wheel: Path) -> N
     assert len(documents) > 10
 
 
-def test_a_clean_environment_imports_every_module(clean: Path) -> None:
+def test_a_clean_environment_imports_every_module_and_the_command_answers(clean: Path) -> None:
     printed = run(clean / "bin" / "python", "-W", "error::SyntaxWarning", "-c", IMPORTS, *PARTS)
     assert [line.split()[0] for line in printed.splitlines()] == list(PARTS)
-
-
-def test_the_command_answers(clean: Path) -> None:
     printed = run(clean / "bin" / "antiphon", "--help", TERM="dumb", COLUMNS="100")
     for command in ("index", "ask", "demo", "bench"):
         assert command in printed

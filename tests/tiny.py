@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from antiphon.accel.text.detokenize import byte_alphabet
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = [
@@ -18,6 +20,7 @@ __all__ = [
     "VOCAB_SIZE",
     "Family",
     "byte_tokenizer",
+    "save_model",
     "tiny_model",
 ]
 
@@ -131,3 +134,10 @@ def byte_tokenizer(*, bos: bool = True, chat: bool = True) -> PreTrainedTokenize
         clean_up_tokenization_spaces=False,
         chat_template=CHATML if chat else None,
     )
+
+
+def save_model(model: Any, folder: Path, **options: Any) -> Path:
+    """Save a model with the byte tokenizer and return the folder; ``options`` are those of ``save_pretrained``."""
+    model.save_pretrained(folder, **options)
+    byte_tokenizer().save_pretrained(folder)
+    return folder

@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_layers import MtpModel
 
 from antiphon.accel.engines.torch.assistants import layers_without_keys
 from antiphon.accel.language_model import LanguageModel
 from tests.families.table import ALL_FAMILIES
-from tests.tiny import VOCAB_SIZE, Family, byte_tokenizer, tiny_model
+from tests.tiny import VOCAB_SIZE, Family, byte_tokenizer, save_model, tiny_model
 
 GLM: Family = ("glm4_moe", ALL_FAMILIES["llama"][1] | {
     "num_hidden_layers": 46, "hidden_size": 32, "intermediate_size": 32, "moe_intermediate_size": 16, "head_dim": 8,
@@ -50,8 +51,7 @@ LAYOUTS = {
 def save_mtp_checkpoint(kind: str, folder: Path) -> Path:
     """Save a model with random MTP layers and return the folder."""
     model = tiny_model(MTP[kind])
-    model.save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
+    save_model(model, folder)
     add_mtp_layers(model, kind, folder)
     return folder
 
@@ -173,3 +173,37 @@ def model_with_head(kind: str, folder: Path) -> LanguageModel:
     model = tiny_model(GEMMA if kind == "gemma4" else "llama")
     save = {"eagle3": save_eagle3, "gemma4": save_gemma4_assistant, "dflash": save_dflash}[kind]
     return LanguageModel(model, byte_tokenizer(), head=save(model, folder), **more)
+
+
+def eagle3_reference(path: Path, read: Tensor, embeddings: Tensor, tokens: list[int], steps: int) -> list[int]:
+    """Return the chain of an EAGLE-3 head, computed without a cache from the formulas of vLLM's implementation."""
+    weights = load_file(path / "model.safetensors")
+    layer = {name.removeprefix("layers.0."): weight for name, weight in weights.items()}
+
+    def rotated(heads: Tensor) -> Tensor:
+        angles = torch.arange(heads.shape[1])[:, None] * 10000.0 ** (-torch.arange(0, 16, 2) / 16)
+        first, second = heads.chunk(2, dim=-1)
+        cosine, sine = angles.cos(), angles.sin()
+        return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
+
+    def norm(hidden: Tensor, name: str) -> Tensor:
+        return rms_norm(hidden, hidden.shape[-1:], layer[f"{name}.weight"], 1e-6)
+
+    hidden, tokens, chain = linear(read, weights["fc.weight"]), list(tokens), list[int]()
+    for _ in range(steps):
+        joined = torch.cat([norm(embeddings[tokens], "input_layernorm"), norm(hidden, "hidden_norm")], -1)
+        names = [f"self_attn.{name}_proj.weight" for name in "qkv"]
+        queries, keys, values = (
+            linear(joined, layer[name]).view(len(tokens), -1, 16).transpose(0, 1) for name in names
+        )
+        states = rotated(queries)[None], rotated(keys)[None], values[None]
+        attended = scaled_dot_product_attention(*states, is_causal=True, enable_gqa=True)
+        output = hidden + linear(attended[0].transpose(0, 1).flatten(1), layer["self_attn.o_proj.weight"])
+        inner = norm(output, "post_attention_layernorm")
+        gated = silu(linear(inner, layer["mlp.gate_proj.weight"])) * linear(inner, layer["mlp.up_proj.weight"])
+        output = output + linear(gated, layer["mlp.down_proj.weight"])
+        best = int(linear(norm(output[-1], "norm"), weights["lm_head.weight"]).argmax())
+        chain.append(best + int(weights["d2t"][best]))
+        tokens.append(chain[-1])
+        hidden = torch.cat([hidden, output[-1:]])
+    return chain

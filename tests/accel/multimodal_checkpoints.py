@@ -13,7 +13,7 @@ from transformers import (
     PreTrainedConfig,
 )
 
-from tests.tiny import BOS, EOS, PAD, VOCAB_SIZE, byte_tokenizer
+from tests.tiny import BOS, EOS, PAD, VOCAB_SIZE, save_model
 
 PLACEHOLDER = VOCAB_SIZE - 1
 """Token that stands for an image or sound."""
@@ -95,8 +95,7 @@ def save_multimodal(model_type: str, folder: Path) -> Any:
         for weight in model.parameters():
             if weight.dim() > 1:
                 weight.data.normal_(0, 0.08)
-    model.save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
+    save_model(model, folder)
     return model_class.from_pretrained(folder, dtype=torch.float32).eval()
 
 
@@ -116,6 +115,5 @@ def save_gemma3n(folder: Path) -> Any:
     prefixed["model.vision_tower.conv_stem.weight"] = torch.zeros(3, 8)
     save_file(prefixed, folder / "model.safetensors", {"format": "pt"})
     whole = AutoConfig.for_model("gemma3n", text_config=model.config.to_dict())
-    whole.save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
+    save_model(whole, folder)
     return model

@@ -8,19 +8,33 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from random import Random
 from threading import get_ident
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.accel.decoding.stats import FinishReason
-from antiphon.accel.drafting.cost_model import CostModel
-from antiphon.accel.drafting.draft import Draft, Logits, Tokens, path_to, trim
+from antiphon.accel.decoding.stats import FinishReason, Step
+from antiphon.accel.decoding.step import Request
+from antiphon.accel.drafting.budget import FixedBudget
+from antiphon.accel.drafting.cost_model import CostModel, StepCost
+from antiphon.accel.drafting.draft import Draft, Drafter, Logits, Tokens, path_to, trim
+from antiphon.accel.drafting.drafters import Nothing
 from antiphon.accel.engines.fair_lock import FairLock
 from antiphon.accel.engines.protocol import CachedSequence, KeptStates, Level, SequenceInput, ThreadSettings
 
-__all__ = ["GreedySampler", "TableEngine", "TableOutput", "TableSequence"]
+__all__ = [
+    "GreedySampler",
+    "TableEngine",
+    "TableOutput",
+    "TableSequence",
+    "emitted",
+    "engine",
+    "prompt_of",
+    "request_of",
+    "truth",
+]
 
 
 class TableSequence:
@@ -193,3 +207,40 @@ class GreedySampler:
     def bind(self, logits: Logits) -> Callable[[int], int]:
         """See `antiphon.accel.decoding.step.TokenSampler.bind`."""
         return logits.argmax
+
+
+VOCAB_SIZE = 50
+FLAT = CostModel(StepCost({64: {1: 1.0, 64: 1.1}}), learns=False)
+"""Additional rows cost almost nothing, so sharing forward passes is always faster."""
+
+
+def follows(tokens: Tokens) -> int:
+    """Return the token that follows in the texts of the scheduler's tests."""
+    return (31 * tokens[-1] + 17 * tokens[-2] + 7 * len(tokens)) % VOCAB_SIZE
+
+
+def truth(prompt: Tokens, new_tokens: int) -> list[int]:
+    """Return a prompt and the tokens that follow it."""
+    tokens = list(prompt)
+    for _ in range(new_tokens):
+        tokens.append(follows(tokens))
+    return tokens
+
+
+def prompt_of(seed: int, length: int = 12) -> list[int]:
+    random = Random(seed)
+    return [random.randrange(VOCAB_SIZE) for _ in range(length)]
+
+
+def request_of(prompt: Tokens, new_tokens: int, drafter: Drafter | None = None, rows: int = 16) -> Request:
+    return Request(
+        TableSequence(), drafter or Nothing(), GreedySampler(), TableOutput(prompt, new_tokens), FixedBudget(rows)
+    )
+
+
+def engine(kind: type[TableEngine] = TableEngine, **options: Any) -> TableEngine:
+    return kind(follows, VOCAB_SIZE, **({"batch_cost": FLAT} | options))
+
+
+def emitted(steps: Sequence[Step]) -> list[int]:
+    return [token for step in steps for token in step.tokens]

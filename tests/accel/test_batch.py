@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from antiphon.accel import LanguageModel
 from antiphon.accel.drafting.draft import ROOT, Drafter
 from antiphon.accel.engines.protocol import SequenceInput
 from antiphon.accel.engines.torch.engine import engine_of
@@ -17,7 +18,7 @@ from antiphon.accel.generate import generate
 from tests.accel.adversarial_drafters import ProbingDrafter, RandomTreeDrafter, RecordingDrafter
 from tests.families.table import tiny_model
 from tests.table_part import part
-from tests.tiny import FAMILIES, VOCAB_SIZE
+from tests.tiny import FAMILIES, VOCAB_SIZE, byte_tokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -74,8 +75,7 @@ def test_tokens_and_logits_of_a_batch_equal_plain_decoding_of_each_sequence(fami
         RecordingDrafter(tree_drafters[2]),
     ]
     assert engine_of(model).batch_mode
-    output = generate(model, **batch, **SETTINGS, num_draft_tokens=32, drafter=Planted(recorders))
-    assert isinstance(output, Tensor)
+    output: Any = generate(model, **batch, **SETTINGS, num_draft_tokens=32, drafter=Planted(recorders))
     assert output[:, width:].tolist() == expected
     for recorder, prompt, tail in zip(recorders, prompts, expected, strict=True):
         with torch.no_grad():
@@ -109,13 +109,13 @@ def test_each_sequence_drafts_from_its_own_references() -> None:
     model, prompts = model_of("llama"), texts()
     tails = [alone(model, prompt) for prompt in prompts]
     steps: list[Any] = []
-    helped = generate(model, **padded(prompts), **SETTINGS, references=[[tail] for tail in tails], on_step=steps.append)
+    helped: Any = generate(
+        model, **padded(prompts), **SETTINGS, references=[[tail] for tail in tails], on_step=steps.append
+    )
     others: list[Any] = []
-    swapped = generate(
+    swapped: Any = generate(
         model, **padded(prompts), **SETTINGS, references=[[tails[1]], [tails[2]], []], on_step=others.append
     )
-    assert isinstance(helped, Tensor)
-    assert isinstance(swapped, Tensor)
     assert helped.tolist() == swapped.tolist()
     assert len(steps) < len(others)
 
@@ -174,8 +174,7 @@ def test_batch_options_of_generate_give_the_same_output(name: str) -> None:
 def test_a_stopping_criterion_ends_each_sequence_separately() -> None:
     model, batch = model_of("llama"), padded(texts())
     criteria = StoppingCriteriaList([LongEnough([45, 52, 70])])
-    output = generate(model, **batch, **(SETTINGS | {"stopping_criteria": criteria, "pad_token_id": 251}))
-    assert isinstance(output, Tensor)
+    output: Any = generate(model, **batch, **(SETTINGS | {"stopping_criteria": criteria, "pad_token_id": 251}))
     assert output.shape[1] == 70
     assert [row.index(251) if 251 in row else 70 for row in output.tolist()] == [45, 52, 70]
 
@@ -184,8 +183,7 @@ def test_sequences_of_one_prompt_are_sampled_independently_from_the_allowed_toke
     model, prompt = model_of("llama"), texts((20,))
     settings = SETTINGS | {"do_sample": True, "num_return_sequences": 4, "references": [[5, 6, 7]]}
     torch.manual_seed(2)
-    output = generate(model, torch.tensor(prompt), **settings, top_k=20)
-    assert isinstance(output, Tensor)
+    output: Any = generate(model, torch.tensor(prompt), **settings, top_k=20)
     assert output.shape == (4, 50)
     assert len({tuple(row) for row in output.tolist()}) == 4
     for row in output.tolist():
@@ -193,8 +191,7 @@ def test_sequences_of_one_prompt_are_sampled_independently_from_the_allowed_toke
             best = model(torch.tensor([row])).logits[0].topk(20).indices
         assert all(row[place + 1] in best[place] for place in range(19, 49))
     torch.manual_seed(2)
-    greedy = generate(model, torch.tensor(prompt), **settings, top_k=1)
-    assert isinstance(greedy, Tensor)
+    greedy: Any = generate(model, torch.tensor(prompt), **settings, top_k=1)
     assert greedy[:, 20:].tolist() == [alone(model, prompt[0])] * 4
 
 
@@ -203,6 +200,66 @@ def test_a_model_that_cannot_share_forward_passes_decodes_sequences_one_by_one(f
     model = model_of(family)
     prompts = texts((12, 12))
     assert not engine_of(model).batch_mode
-    output = generate(model, torch.tensor(prompts), **SETTINGS)
-    assert isinstance(output, Tensor)
+    output: Any = generate(model, torch.tensor(prompts), **SETTINGS)
     assert output[:, 12:].tolist() == [alone(model, prompt) for prompt in prompts]
+
+
+PROMPTS = ["The hive stands by the river.", "Bees", "What does a queen do in winter, when it is cold?", "Wax is yellow"]
+REFERENCES = [["The hive stands still."], [], ["A queen does nothing in winter.", "It is cold."], ["Wax"]]
+
+
+def language_model(family: str = "llama", **options: Any) -> LanguageModel:
+    return LanguageModel(tiny_model(family, seed=11), byte_tokenizer(), **options)
+
+
+@pytest.mark.parametrize("batch_size", part((1, 2, 8), (2,)))
+@pytest.mark.parametrize(
+    "parameters",
+    [{}, {"temperature": 0.8, "top_p": 0.9, "seed": 7}, {"stop": ["e", "a "]}, {"drafter": "nothing"}],
+    ids=["greedy", "sampled", "stops", "plain"],
+)
+def test_every_completion_equals_the_one_of_a_single_request(parameters: Any, batch_size: int) -> None:
+    model = language_model(
+        num_draft_tokens=32, recycling=False
+    )  # so that the drafts of a prompt do not depend on the prompts before it
+    alone = [
+        model.generate(prompt, references=own, max_new_tokens=24, **parameters)
+        for prompt, own in zip(PROMPTS, REFERENCES, strict=True)
+    ]
+    together = model.generate_batch(
+        PROMPTS, references=REFERENCES, batch_size=batch_size, max_new_tokens=24, **parameters
+    )
+    for mine, other in zip(together, alone, strict=True):
+        assert (mine.text, mine.tokens, mine.finish_reason) == (other.text, other.tokens, other.finish_reason)
+        assert mine.usage == other.usage
+        assert mine.steps.steps == other.steps.steps
+
+
+def test_seeds_may_differ_from_prompt_to_prompt() -> None:
+    model = language_model()
+    said = model.generate_batch(["Bees"] * 3, seeds=[1, 2, 1], temperature=1.0, max_new_tokens=16)
+    assert said[0].text == said[2].text != said[1].text
+    assert said[1].text == model.generate("Bees", seed=2, temperature=1.0, max_new_tokens=16).text
+
+
+def test_a_batch_takes_messages_and_an_empty_batch_gives_no_completions() -> None:
+    model = language_model()
+    model.tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}>"
+    question = [{"role": "user", "content": "Where are the bees?"}]
+    (answer,) = model.generate_batch([question], max_new_tokens=9)
+    assert answer.text == model.generate(question, max_new_tokens=9).text
+    assert model.generate_batch([]) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"references": [["one"]]}, "The number of references is 1; it must be 4, one for each prompt"),
+        ({"seeds": [1, 2]}, "The number of seeds is 2; it must be 4, one for each prompt"),
+        ({"batch_size": 0}, "batch_size is 0; it must be 1 or more"),
+        ({"top_p": 2.0}, "top_p is 2.0"),
+    ],
+)
+def test_wrong_numbers_of_references_or_seeds_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        language_model().generate_batch(PROMPTS, **options)

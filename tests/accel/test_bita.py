@@ -1,26 +1,30 @@
-"""BiTA: the draft tree of the paper, isolation of mask tokens, and weights of one model."""
+"""BiTA: the draft tree of the paper, isolation of mask tokens, weights of one model, and when masks are selected."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import DynamicCache, StaticCache
+from transformers import DynamicCache, PreTrainedModel, StaticCache
 
-from antiphon.accel.drafting.draft import ROOT, Accepted, Draft
-from antiphon.accel.drafting.drafters import Bita
+from antiphon.accel import DrafterChoice, LanguageModel, choose_drafter
+from antiphon.accel.drafting.cost_model import StepCost
+from antiphon.accel.drafting.draft import ROOT, Accepted, Draft, path_to
+from antiphon.accel.drafting.drafters import BITA_FILE, Bita, Blend, SuffixMatch
 from antiphon.accel.engines.torch.bita_weights import BitaWeights
 from antiphon.accel.engines.torch.engine import traits_of
+from antiphon.accel.engines.torch.loading import load_pretrained
 from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.engines.torch.sequence import TorchSequence
 from antiphon.accel.generate import generate, stream
-from recipes.bita.initial import initial_bita_weights
+from recipes.bita.initial import initial_bita_weights, save_bita_weights
 from tests.accel.adversarial_drafters import RandomTreeDrafter
+from tests.accel.oracles import spelled
 from tests.families.table import tiny_model
-from tests.tiny import VOCAB_SIZE
+from tests.tiny import VOCAB_SIZE, save_model
 
 PROMPT = torch.randint(1, 250, (1, 20), generator=torch.Generator().manual_seed(5))
 GREEDY: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "max_new_tokens": 24}
@@ -63,13 +67,6 @@ def test_the_worked_example_has_eighteen_rows() -> None:
     assert positions == [p + 1] * 3 + [p + 2] * 2 + [p + 1, p + 2] + [p + 2, p + 3] * 3 + [p + 3, p + 4] * 2
 
 
-def _path(draft: Draft, row: int) -> tuple[int, ...]:
-    path: tuple[int, ...] = ()
-    while row != ROOT:
-        path, row = (draft.tokens[row], *path), draft.parents[row]
-    return path
-
-
 def test_the_masks_behind_the_last_accepted_row_make_the_next_draft() -> None:
     drafter = Bita(bita_weights(tiny_model(), masks=2), 2)
     draft = after_first_step(drafter).propose((1, 2, 3), 63)
@@ -78,16 +75,12 @@ def test_the_masks_behind_the_last_accepted_row_make_the_next_draft() -> None:
     for probe in range(draft.num_candidates, len(draft)):
         logits[1 + probe, 100 + probe] = 9.0
     drafter.observe(draft, Accepted((row,), (31, 5)), TorchLogits(logits))
-    first, second = (probe for probe in range(draft.num_candidates, len(draft)) if row in _rows(draft, probe))
+    first, second = (probe for probe in range(draft.num_candidates, len(draft)) if row in path_to(draft, probe))
     following = drafter.propose((1, 2, 3, 31, 5), 63)
     assert following.tokens[0] == 100 + first
     assert following.children[0].keys() & {100 + second} == {100 + second}
     drafter.begin((1,), ())
     assert drafter.propose((1,), 63).num_candidates == 0
-
-
-def _rows(draft: Draft, row: int) -> list[int]:
-    return list(accumulate(range(len(draft)), lambda at, _: draft.parents[at] if at != ROOT else ROOT, initial=row))
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2", "qwen3"])
@@ -108,7 +101,7 @@ def test_masks_are_isolated_from_other_rows_and_other_rows_from_masks(family: st
         cached.keep(())
     torch.testing.assert_close(logits[1][: 1 + len(tree_drafter)], logits[0], atol=1e-9, rtol=1e-9)
     for row in range(ROOT, len(tree_drafter)):
-        context = [*text, *(_path(tree_drafter, row) if row != ROOT else ())]
+        context = [*text, *spelled(tree_drafter, row)]
         own = [probe for probe in range(draft.num_candidates, len(draft)) if row in _base_row(draft, probe)]
         alone = TorchSequence(model, traits_of(model), bita=learned)
         alone.prefill(context[:-1])
@@ -171,7 +164,7 @@ def test_a_batch_is_decoded_one_sequence_at_a_time_and_compiled_steps_are_refuse
     assert [token for step in steps for token in step.tokens] == expected[0, PROMPT.shape[1] :].tolist()
 
 
-def test_weights_of_another_model_are_refused_by_name() -> None:
+def test_weights_of_another_model_and_unsupported_models_are_refused() -> None:
     learned = replace(initial_bita_weights(tiny_model()), model="tiny-0")
     for other, message in (
         (tiny_model(seed=1), "belong to 'tiny-0', and the weights of 'llama' are others; train them"),
@@ -183,9 +176,6 @@ def test_weights_of_another_model_are_refused_by_name() -> None:
     for precision in (torch.bfloat16, torch.float16, torch.float64):
         same: Any = tiny_model()
         learned.check(same.to(precision))
-
-
-def test_models_and_modes_without_prefix_support_are_refused() -> None:
     bloom, llama = tiny_model("bloom"), tiny_model()
     with pytest.raises(ValueError, match="BiTA verifies trees, which BloomForCausalLM cannot"):
         generate(bloom, PROMPT, drafter=lambda: Bita(initial_bita_weights(bloom)), num_draft_tokens=8, **GREEDY)
@@ -203,3 +193,89 @@ def test_a_damaged_file_is_refused(content: bytes, tmp_path: Path) -> None:
     file.write_bytes(content)
     with pytest.raises(ValueError, match="no BiTA weights, or is damaged"):
         BitaWeights.load(file)
+
+
+FREE = StepCost({64: {1: 1.0, 64: 1.1}})
+DEAR = StepCost({64: {1: 1.0, 64: 3.0}})
+
+
+def loaded(folder: Path) -> PreTrainedModel:
+    model, _ = load_pretrained(folder, device="cpu")
+    return model
+
+
+def noted(begin: Callable[..., Any], begun: list[type]) -> Callable[..., Any]:
+    """Wrap a drafter's `begin` so that it records the drafter's class."""
+
+    def written(self: object, *texts: Any) -> Any:
+        if texts[0]:  # constructors call it without a prompt
+            begun.append(type(self))
+        return begin(self, *texts)
+
+    return written
+
+
+def with_masks(choice: DrafterChoice) -> bool:
+    """Return whether the selected drafter is the default one with BiTA's masks."""
+    drafter: Any = choice.drafter()
+    return drafter.bita is not None
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Save a tiny model with untrained BiTA masks for it."""
+    model = tiny_model()
+    save_model(model, tmp_path)
+    save_bita_weights(initial_bita_weights(model), tmp_path / BITA_FILE)
+    return tmp_path
+
+
+def test_masks_are_selected_if_they_emit_more_than_their_rows_cost(folder: Path) -> None:
+    model = loaded(folder)
+    chosen = choose_drafter(model, FREE)
+    assert with_masks(chosen)
+    assert chosen.name == "blend with bita"
+    assert str(chosen).startswith(
+        "blend with bita: BiTA's full draft, 52 rows, makes about 1.6 tokens and costs 1.1 plain"
+    )
+    assert "lookahead's window, 9 rows for some 0.05 tokens, would cost 0.01 plain steps" in chosen.reason
+    dear = choose_drafter(model, DEAR)
+    assert not with_masks(dear)
+    assert "52 rows, makes about 1.6 tokens and costs 2.6 plain steps" in dear.reason
+
+
+def test_without_masks_for_this_model_the_default_is_selected_with_the_reason(folder: Path) -> None:
+    model = tiny_model()
+    none = choose_drafter(model, FREE)
+    assert (none.name, none.drafter) == ("blend", Blend)
+    assert none.reason.startswith(f"no {BITA_FILE} lies in the model's folder; lookahead's window, ")
+    save_bita_weights(initial_bita_weights(tiny_model(seed=1)), folder / BITA_FILE)
+    assert "the weights of" in choose_drafter(loaded(folder), FREE).reason
+    (folder / BITA_FILE).write_bytes(b"torn")
+    assert "or is damaged; train them again" in choose_drafter(loaded(folder), FREE).reason
+
+
+def test_reproducible_decoding_uses_no_masks(folder: Path) -> None:
+    model = LanguageModel.from_pretrained(folder, device="cpu", drafter="auto", reproducible=True, cost=FREE)
+    assert "BiTA is not decoded reproducibly" in choose_drafter(model.model, FREE, reproducible=True).reason
+    plain = model.generate("bees and bees", drafter="nothing", max_new_tokens=12)
+    assert model.generate("bees and bees", max_new_tokens=12).tokens == plain.tokens
+
+
+@pytest.mark.parametrize(("cost", "kind"), [(FREE, Bita), (DEAR, SuffixMatch)], ids=["free", "dear"])
+def test_the_selected_drafter_is_used_and_the_text_equals_plain_decoding(
+    folder: Path, cost: StepCost, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[type] = []
+    for each in (Bita, SuffixMatch):
+        monkeypatch.setattr(each, "begin", noted(each.begin, begun))
+    model = LanguageModel.from_pretrained(folder, device="cpu", drafter="auto", num_draft_tokens=16, cost=cost)
+    plain = model.generate("bees and bees", drafter="nothing", max_new_tokens=40)
+    begun.clear()
+    assert model.generate("bees and bees", max_new_tokens=40).tokens == plain.tokens
+    assert (Bita in begun) == (kind is Bita)
+    assert SuffixMatch in begun
+    begun.clear()
+    named = LanguageModel(model.model, model.tokenizer, num_draft_tokens=16, cost=cost)
+    assert named.generate("bees and bees", drafter="auto", max_new_tokens=40).tokens == plain.tokens
+    assert (Bita in begun) == (kind is Bita)

@@ -148,8 +148,7 @@ def test_costs_of_several_starts_on_a_busy_machine_become_credible_together(tmp_
     together = save(path, key, second)
     assert together.seconds == {64: {1: 1.0, 4: 1.2, 8: 1.4, 16: 2.0}, 1024: {1: 1.5}}
     assert (together.shape_change, together.packing) == (0.1, 0.2)
-    found = load_credible(path, key, lambda context: 1.0)
-    assert found is not None
+    found: Any = load_credible(path, key, lambda context: 1.0)
     assert found.seconds == together.seconds
     assert save(path, key, COST).seconds == COST.seconds, "a credible measurement replaces earlier ones"
 

@@ -1,5 +1,6 @@
-"""Detokenization: joined pieces equal the decoded text, and stop strings cut it exactly."""
+"""Detokenization: joined pieces equal the decoded text, stop strings cut it exactly, and each token has its origin."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from antiphon.accel.text.detokenize import Detokenizer
+from antiphon.accel import Origin, Step
+from antiphon.accel.text.completion import Completion, Stream
+from antiphon.accel.text.detokenize import Detokenizer, TokenBytes
 from antiphon.accel.text.stop_strings import StopStrings
-from tests.tiny import byte_tokenizer
+from tests.tiny import EOS, byte_tokenizer
 
 BYTES = byte_tokenizer()
 LLAMA = Path(__file__).parents[2] / ".." / "shared" / "data" / "llama_tokenizer"
@@ -28,15 +31,12 @@ def sentencepiece(decoder: Any) -> PreTrainedTokenizerBase:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
 
 
-def llama2_decoder() -> Any:
-    return decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-
-
+LLAMA_2 = decoders.Sequence(
+    [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+)
 TOKENIZERS = {
     "bytes": BYTES,
-    "llama-2": sentencepiece(llama2_decoder()),
+    "llama-2": sentencepiece(LLAMA_2),
     "metaspace": sentencepiece(decoders.Metaspace()),
     "word pieces": sentencepiece(decoders.WordPiece(prefix="s", cleanup=True)),
 }
@@ -132,3 +132,61 @@ def test_marks_of_tool_calls_are_kept_although_they_are_special_tokens() -> None
     ids = tokenizer.encode('<bos>[INST]ä[TOOL_CALLS]count[ARGS]{"n": 3}<|im_end|>', add_special_tokens=False)
     detokenizer = Detokenizer(tokenizer)
     assert "".join(detokenizer.push(token) for token in ids) == 'ä[TOOL_CALLS]count[ARGS]{"n": 3}'
+
+
+def step(text: str, accepted: int, *, ends: bool = False) -> Step:
+    tokens = (*text.encode(), *([EOS] if ends else []))
+    return Step(tokens, drafted=9, accepted=accepted, seconds=0.0, finish="stop" if ends else None)
+
+
+def completed(steps: Sequence[Step], *, stop: Sequence[str] = (), read: int | None = None) -> Completion:
+    stream = Stream(iter(steps), byte_tokenizer(), prompt_tokens=1, stop=stop)
+    for _, _ in zip(range(100 if read is None else read), stream, strict=False):
+        pass
+    if read is not None:
+        stream.close()
+    return stream.completion
+
+
+def test_every_token_has_its_characters_its_step_and_whether_it_was_drafted() -> None:
+    assert completed([step("a", 0), step("bc", 1), step("", 0, ends=True)]).origins == (
+        Origin(0, 1, 0, False),
+        Origin(1, 2, 1, True),
+        Origin(2, 3, 1, False),
+        Origin(3, 3, 2, False),
+    )
+    origins = completed([step("aé", 2), step("", 0, ends=True)]).origins
+    assert [(origin.start, origin.end) for origin in origins] == [(0, 1), (1, 1), (1, 2), (2, 2)]
+    completion = completed([step("ab", 1), step("cdef", 3)], stop=["bcd"])
+    assert completion.text == "a"
+    assert [(each.start, each.end, each.is_drafted) for each in completion.origins] == [
+        (0, 1, True),
+        (1, 1, False),
+        (1, 1, True),
+        (1, 1, True),
+    ]
+    assert completed([step("ab", 1), step("cd", 1)], read=1).origins == (Origin(0, 1, 0, True), Origin(1, 2, 0, False))
+    assert completed([step("ab", 1)], read=0).origins == ()
+
+
+def test_the_tokens_of_a_step_after_a_stop_string_are_dropped() -> None:
+    tokenizer = byte_tokenizer()
+    tokens = tuple(tokenizer.encode("a queen lays", add_special_tokens=False))
+    only = Step(tokens, drafted=11, accepted=11, seconds=0.0)
+    completion = Stream(iter([only]), tokenizer, prompt_tokens=1, stop=["en"]).to_end().completion
+    assert completion.text == "a que"
+    assert completion.tokens == tokens[:7]
+    assert (completion.usage.completion_tokens, completion.steps.accepted) == (7, 7)
+    assert completion.finish_reason == "stop"
+    assert len(completion.origins) == 7
+
+
+@pytest.mark.parametrize("text", ["the cat sat.", "café\nthe 🐈 é", " the", "日本"])
+@pytest.mark.parametrize("name", ["bytes", "llama-2"])
+def test_joined_bytes_are_those_of_the_text(name: str, text: str) -> None:
+    tokenizer: PreTrainedTokenizerBase = TOKENIZERS[name]
+    bytes_of = TokenBytes(tokenizer)
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    joined = b"".join(map(bytes_of, ids)).decode()
+    assert joined.removeprefix(" ") == text.removeprefix(" ")
+    assert bytes_of(tokenizer.eos_token_id) == str(tokenizer.eos_token).encode()

@@ -1,15 +1,22 @@
-"""Draft trees: validation, trimming, merging, ordering and verification."""
+"""Draft trees: validation, trimming, merging, ordering, masks, verification and stopping."""
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from hypothesis import given
+import torch
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import EosTokenCriteria, MaxLengthCriteria, StoppingCriteria, StoppingCriteriaList
 
+from antiphon.accel.decoding.tokens import RequestOutput, TokenHistory
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, chain, merge, most_likely_chain, trim
-from antiphon.accel.drafting.tree import reorder_depth_first
+from antiphon.accel.drafting.tree import AttentionSpan, Tree, build_tree, reorder_depth_first
 from antiphon.accel.drafting.verify import verify
+from antiphon.accel.engines.torch.attention import attention_mask
+from tests.accel.oracles import spelled
 
 
 def random_tree(seed: int, rows: int = 12) -> Draft:
@@ -22,10 +29,7 @@ def random_tree(seed: int, rows: int = 12) -> Draft:
 
 
 def paths(draft: Draft) -> set[tuple[int, ...]]:
-    found: list[tuple[int, ...]] = []
-    for token, parent in zip(draft.tokens, draft.parents, strict=True):
-        found.append((*(() if parent == ROOT else found[parent]), token))
-    return set(found)
+    return {tuple(spelled(draft, row)) for row in range(len(draft))}
 
 
 @pytest.mark.parametrize(
@@ -111,3 +115,129 @@ def test_merged_probes_follow_all_candidates_and_stay_separate_rows() -> None:
 def test_a_merged_row_has_the_highest_chance_of_its_copies_in_any_order() -> None:
     likely, unlikely = chain([5, 6], [0.9, 0.5]), chain([5, 6], [0.3, 0.2])
     assert merge(likely, unlikely) == merge(unlikely, likely) == likely
+
+
+def seen(tree: Tree, span: AttentionSpan, row: int, *, length: int, offset: int, padding: int) -> set[int]:
+    """Return the columns that a row attends to, computed from the definition for each column separately."""
+    here = length - padding + int(tree.depths[row])
+    columns = [slot - padding for slot in range(offset, length)]
+    visible = [position >= 0 for position in columns] + tree.ancestor_mask[row].tolist()
+    columns += (length - padding + tree.depths).tolist()
+    return {
+        index
+        for index, (position, allowed) in enumerate(zip(columns, visible, strict=True))
+        if allowed
+        and (span.window is None or here - position < span.window)
+        and (span.chunk is None or here // span.chunk == position // span.chunk)
+    }
+
+
+@pytest.mark.parametrize(
+    "span", [AttentionSpan(), AttentionSpan(window=4), AttentionSpan(chunk=5), AttentionSpan(window=1)]
+)
+@pytest.mark.parametrize(("offset", "padding"), [(0, 0), (0, 3), (6, 0), (6, 2), (2, 4)])
+def test_masks_measure_windows_and_chunks_in_positions(span: AttentionSpan, offset: int, padding: int) -> None:
+    tree = build_tree(2, [ROOT, 0, ROOT, 2, 1])
+    sees = attention_mask(tree, span, length=11, offset=offset, padding=padding)
+    assert sees.shape == (7, 11 - offset + 7)
+    for row in range(7):
+        expected = seen(tree, span, row, length=11, offset=offset, padding=padding)
+        assert set(sees[row].nonzero().flatten().tolist()) == expected
+
+
+def test_padding_rows_attend_to_nothing_and_no_row_attends_to_them() -> None:
+    tree = build_tree(2, (ROOT, 0), padding_rows=3)
+    assert tree.depths.tolist() == [0, 1, 2, 3, 1, 1, 1]
+    bare = attention_mask(build_tree(2, (ROOT, 0)), AttentionSpan(window=5), length=9, offset=4, padding=1)
+    padded = attention_mask(tree, AttentionSpan(window=5), length=9, offset=4, padding=1)
+    assert torch.equal(padded[:4, : bare.shape[1]], bare)
+    assert not padded[4:].any()
+    assert not padded[:, bare.shape[1] :].any()
+
+
+many = settings(max_examples=150, deadline=None, derandomize=True)
+
+
+@st.composite
+def drafts(draw: st.DrawFn) -> Draft:
+    """Draw a draft of three tokens, with duplicate siblings and chances in any order."""
+    rows = draw(st.integers(0, 14))
+    parents = [draw(st.integers(ROOT, row - 1)) for row in range(rows)]
+    tokens = draw(st.lists(st.integers(0, 2), min_size=rows, max_size=rows))
+    chances = draw(st.lists(st.sampled_from([0.1, 0.5, 1.0]), min_size=rows, max_size=rows))
+    return Draft(tuple(tokens), tuple(parents), tuple(chances))
+
+
+texts = st.lists(st.integers(0, 2), min_size=20, max_size=20)
+
+
+@many
+@given(drafts(), texts, st.integers(1, 20))
+def test_verification_emits_the_longest_drafted_prefix_of_the_text_and_one_more_token(
+    draft: Draft, text: list[int], end: int
+) -> None:
+    said: list[int] = []
+
+    def commit(token: int) -> bool:
+        said.append(token)
+        return len(said) == end
+
+    accepted = verify(draft, lambda row: text[len(said)], commit)
+    drafted = paths(draft) | {()}
+    longest = max(length for length in range(len(text) + 1) if tuple(text[:length]) in drafted)
+    assert list(accepted.tokens) == said == text[: min(longest + 1, end)]
+    assert len(accepted.path) == len(accepted.tokens) - 1
+    assert accepted.path == () or spelled(draft, accepted.path[-1]) == said[:-1]
+
+
+@many
+@given(drafts(), st.integers(0, 15), st.integers(0, 8))
+def test_a_trimmed_draft_is_a_part_within_bounds_and_trimming_is_idempotent(
+    draft: Draft, rows: int, depth: int
+) -> None:
+    kept = trim(draft, rows, depth)
+    shallow = sum(level <= depth for level in draft.depths)
+    assert len(kept) == min(rows, shallow)
+    assert max(kept.depths, default=0) <= depth
+    assert paths(kept) <= paths(draft)
+    assert trim(kept, rows, depth) == kept
+
+
+@many
+@given(drafts(), drafts(), drafts())
+def test_merging_is_associative_and_makes_siblings_distinct(one: Draft, two: Draft, three: Draft) -> None:
+    whole = merge(one, two, three)
+    assert merge(merge(one, two), three) == whole == merge(one, merge(two, three))
+    assert len(set(zip(whole.parents, whole.tokens, strict=True))) == len(whole) == len(paths(whole))
+
+
+class Rule(StoppingCriteria):
+    """Return a stopping criterion made from a predicate on the ids."""
+
+    def __init__(self, rule: Callable[[list[int]], bool]) -> None:
+        self.rule = rule
+
+    def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
+        return torch.tensor([self.rule(input_ids[0].tolist())])
+
+
+@many
+@given(texts, st.integers(2, 25), st.lists(st.integers(0, 2), max_size=2), st.integers(2, 9))
+def test_generation_stops_at_the_first_token_that_any_rule_ends_with_its_reason(
+    text: list[int], limit: int, ends: list[int], modulus: int
+) -> None:
+    criteria = StoppingCriteriaList([MaxLengthCriteria(limit), Rule(lambda ids: sum(ids) % modulus == modulus - 1)])
+    if ends:
+        criteria.append(EosTokenCriteria(ends))
+    stop = RequestOutput(TokenHistory(torch.tensor([[1]])), criteria, lambda: None)
+    said: list[int] = []
+    for token in text:
+        said.append(token)
+        ended = token in ends or (1 + sum(said)) % modulus == modulus - 1
+        is_full = 1 + len(said) >= limit
+        assert stop.remaining_tokens == limit - len(said)
+        assert stop.commit(token) == (ended or is_full)
+        assert stop.finish == ("stop" if ended else "length" if is_full else None)
+        if stop.finish:
+            break
+    assert stop.history.tokens == [1, *said]

@@ -1,14 +1,17 @@
-"""Files are written atomically, and folders are temporary until they are renamed."""
+"""Files are written atomically, folders are temporary until they are renamed, and the cache folder is writable."""
 
 import errno
 import os
 import sqlite3
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
+from antiphon.accel import cache_folder
 from antiphon.accel.files import (
     is_disk_full,
     remove_stale_folders,
@@ -81,3 +84,38 @@ def test_who_has_the_old_file_open_reads_its_whole_content(tmp_path: Path) -> No
         write_file(path, b"new")
         assert reader.read() == b"old content"
     assert path.read_bytes() == b"new"
+
+
+SHOW = "from antiphon.accel.cache_folder import cache_folder; print(cache_folder(), cache_folder().is_dir())"
+
+
+def shown(tmp_path: Path, **environment: str) -> tuple[list[str], str]:
+    """Return the folder of a process with this environment only, whether it exists, and its standard error."""
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    tmp_path.joinpath("tmp").mkdir(exist_ok=True)
+    command = [sys.executable, "-c", SHOW]
+    own = kept | {"TMPDIR": str(tmp_path / "tmp")} | environment
+    done = subprocess.run(command, env=own, cwd=tmp_path, capture_output=True, text=True, check=True)
+    return done.stdout.split(), done.stderr
+
+
+def test_a_home_that_cannot_be_written_is_named_once_with_the_variable(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    [folder, exists], said = shown(tmp_path, HOME=str(tmp_path / "file"))
+    assert (Path(folder).parent, exists) == (tmp_path / "tmp", "True")
+    assert said.count("set XDG_CACHE_HOME") == 1
+
+
+def test_an_unknown_user_without_a_home_gets_no_folder_named_by_a_tilde(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.warns(UserWarning, match="~/.cache/antiphon cannot be written"):
+        folder = cache_folder._usable("~/.cache/antiphon")
+    assert [*tmp_path.iterdir()] == [folder]
+
+
+def test_a_usual_home_is_used_without_a_word(tmp_path: Path) -> None:
+    [folder, exists], said = shown(tmp_path, HOME=str(tmp_path))
+    assert (folder, exists, said) == (str(tmp_path / ".cache" / "antiphon"), "True", "")

@@ -221,15 +221,12 @@ def test_a_prompt_starts_with_exactly_one_bos_token(prompt: Any) -> None:
         assert str(tiny().tokenizer.decode(tokens)).endswith("Hello <3<|im_end|>\n<|im_start|>assistant\n")
 
 
-def test_a_prompt_over_the_context_window_is_refused_with_both_counts() -> None:
+def test_the_context_window_bounds_prompt_and_answer() -> None:
     small = tiny(max_position_embeddings=32)
     assert small.context_window == 32
     with pytest.raises(ValueError, match=r"has 32 .* holds 32: this model's maximum context length is 32 tokens"):
         small.generate("x" * 31)
     assert small.generate("x" * 30).usage.total_tokens == 32
-
-
-def test_the_context_window_bounds_what_is_generated() -> None:
     small = LanguageModel(tiny_model("gpt2", max_position_embeddings=48), byte_tokenizer())
     completion = small.generate("x" * 20, references=["x" * 40], max_new_tokens=10_000)
     assert completion.usage.total_tokens == 48

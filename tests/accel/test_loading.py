@@ -16,7 +16,7 @@ from antiphon.accel.engines.torch.loading import choose_dtype
 from antiphon.accel.language_model import LanguageModel
 from antiphon.accel.processor import has_bfloat16_units
 from antiphon.accel.text.completion import Stream
-from tests.tiny import byte_tokenizer, tiny_model
+from tests.tiny import byte_tokenizer, save_model, tiny_model
 
 PROMPT = "the passages that retrieval found are the drafts that decoding verifies"
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello <3"}]
@@ -24,10 +24,7 @@ MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "conten
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("checkpoint")
-    tiny_model().to(torch.bfloat16).save_pretrained(folder)  # type: ignore[arg-type]
-    byte_tokenizer().save_pretrained(folder)
-    return folder
+    return save_model(tiny_model().to(torch.bfloat16), tmp_path_factory.mktemp("checkpoint"))  # type: ignore[arg-type]
 
 
 def test_a_saved_model_is_loaded_with_its_tokenizer(checkpoint: Path) -> None:
@@ -46,8 +43,7 @@ def test_a_saved_model_is_loaded_with_its_tokenizer(checkpoint: Path) -> None:
 
 def test_threads_load_models_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Transformers replaces methods of its classes while it loads; two loads at once would leave them replaced."""
-    tiny_model(tie_word_embeddings=True).save_pretrained(tmp_path)
-    byte_tokenizer().save_pretrained(tmp_path)
+    save_model(tiny_model(tie_word_embeddings=True), tmp_path)
     tie_weights, construct, building = PreTrainedModel.tie_weights, LlamaForCausalLM.__init__, list[str]()
     monkeypatch.setattr(PreTrainedModel, "tie_weights", tie_weights)  # restored even if it is replaced for good
 
@@ -75,7 +71,7 @@ def test_half_precision_is_kept_on_a_cpu_only_if_it_has_bfloat16_units(checkpoin
     assert choose_dtype(torch.float16, "auto") == "auto"
 
 
-def test_a_missing_checkpoint_is_reported_in_one_sentence(tmp_path: Path) -> None:
+def test_a_missing_or_corrupt_checkpoint_is_refused_with_its_name(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     with pytest.raises(
         OSError, match=r"^No language model could be loaded from '.*missing' .*Hugging Face Hub"
@@ -84,11 +80,7 @@ def test_a_missing_checkpoint_is_reported_in_one_sentence(tmp_path: Path) -> Non
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="No language model could be loaded"):
         LanguageModel.from_pretrained(tmp_path)
-
-
-def test_a_corrupt_checkpoint_is_refused_with_its_name(tmp_path: Path) -> None:
-    tiny_model().save_pretrained(tmp_path)
-    byte_tokenizer().save_pretrained(tmp_path)
+    save_model(tiny_model(), tmp_path)
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(ValueError, match=f"could be loaded from '{tmp_path}'"):
@@ -101,8 +93,7 @@ SMALL: dict[str, Any] = {"vocab_size": 261, "hidden_size": 16, "num_hidden_layer
 @pytest.mark.parametrize("engine", ["torch", "auto"])
 def test_a_checkpoint_without_some_weights_is_refused(tmp_path: Path, engine: EngineName) -> None:
     """Transformers would fill them with random numbers."""
-    tiny_model().save_pretrained(tmp_path)
-    byte_tokenizer().save_pretrained(tmp_path)
+    save_model(tiny_model(), tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     for name in ("lm_head.weight", "model.norm.weight"):
         del weights[name]

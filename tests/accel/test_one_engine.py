@@ -1,6 +1,7 @@
-"""One engine per model: one lock for its forward passes, and no change of the model that others can see."""
+"""One engine per model: it changes nothing that others can see, and leaves no tensors behind."""
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread, get_ident
 from time import sleep
@@ -8,10 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from antiphon.accel import LanguageModel
+from antiphon.accel.engines.selection import EngineName
 from antiphon.accel.engines.torch.attention import implementation_of
 from antiphon.accel.generate import generate, stream
+from tests.accel.batches import steps_together
+from tests.table_part import part
 from tests.tiny import byte_tokenizer, tiny_model
 
 pytestmark = pytest.mark.slow
@@ -132,3 +137,66 @@ def test_the_engine_does_not_keep_its_model_alive() -> None:
             break
         sleep(0.01)
     assert gone() is None
+
+
+PROMPT = "the passages that retrieval found are the drafts that decoding verifies"
+
+
+@contextmanager
+def left_behind() -> Iterator[list[object]]:
+    """Return the tensors created in this context that only the garbage collector could free."""
+    found: list[object] = []
+    gc.collect()
+    gc.disable()
+    try:
+        yield found
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        found += gc.garbage
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
+def leave_a_stream(model: LanguageModel) -> None:
+    with model.stream(PROMPT, references=[PROMPT], max_new_tokens=32) as pieces:
+        next(pieces)
+
+
+def leave_a_batch(model: LanguageModel) -> None:
+    for steps in steps_together(model, [PROMPT, PROMPT[:20]], max_new_tokens=32):
+        next(steps)
+
+
+def in_threads(model: LanguageModel) -> None:
+    threads = [Thread(target=lambda: model.generate(PROMPT, max_new_tokens=8)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+WAYS: dict[str, Callable[[LanguageModel], object]] = {
+    "greedy": lambda model: model.generate(PROMPT, references=[PROMPT], max_new_tokens=8),
+    "sampled": lambda model: model.generate(PROMPT, max_new_tokens=8, temperature=0.9, seed=1),
+    "stopped": lambda model: model.generate(PROMPT, max_new_tokens=8, stop=["e", "a"]),
+    "messages": lambda model: model.generate([{"role": "user", "content": PROMPT}], max_new_tokens=8),
+    "stream left": leave_a_stream,
+    "batch": lambda model: model.generate_batch([PROMPT, PROMPT[:20]], max_new_tokens=8),
+    "batch left": leave_a_batch,
+    "threads": in_threads,
+}
+
+
+@pytest.mark.parametrize("engine", ["torch", "openvino"])
+@pytest.mark.parametrize("way", part(WAYS, ("stopped", "stream left", "batch left", "threads")))
+def test_tensors_are_freed_without_the_garbage_collector(way: str, engine: EngineName) -> None:
+    if engine == "openvino":
+        pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
+    torch.set_num_threads(1)
+    model = LanguageModel(tiny_model("llama"), byte_tokenizer(), engine=engine)
+    WAYS[way](model)  # the first request creates objects that live as long as the model
+    with left_behind() as found:
+        WAYS[way](model)
+    assert [each for each in found if isinstance(each, Tensor) or "Sequence" in type(each).__name__] == []

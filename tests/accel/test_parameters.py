@@ -77,16 +77,13 @@ def test_malformed_messages_are_rejected(messages: Any) -> None:
         tiny().generate(messages)
 
 
-def test_messages_need_a_chat_template_and_a_text_does_not() -> None:
+def test_messages_need_a_chat_template_and_its_errors_are_reported() -> None:
     bare = LanguageModel(tiny().model, byte_tokenizer(bos=False, chat=False))
     with pytest.raises(ValueError, match=r"no chat template .* pass the prompt as one text"):
         bare.generate(MESSAGES)
     with pytest.raises(ValueError, match="no tokens"):
         bare.generate("")
     assert bare.generate("a", max_new_tokens=1).usage.prompt_tokens == 1
-
-
-def test_an_error_of_the_chat_template_is_reported() -> None:
     strict = LanguageModel(tiny().model, byte_tokenizer())
     strict.tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(ValueError, match="roles must alternate"):

@@ -1,29 +1,22 @@
-"""Token Recycling: drafts of the model's top tokens from earlier forward passes, alone and merged with other drafts."""
+"""Token Recycling: the table of top tokens from earlier forward passes, and drafts from it."""
 
 from functools import partial
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
-from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Drafter
+from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft, Drafter, chain
 from antiphon.accel.drafting.drafters import Blend, Recycling, RecyclingTable, SuffixMatch
+from antiphon.accel.engines.torch.logits import TorchLogits
 from antiphon.accel.generate import generate
 from antiphon.accel.language_model import LanguageModel
 from tests.accel.adversarial_drafters import RecordingDrafter
 from tests.accel.test_contract import plain, prompt_of
-from tests.accel.test_recycling_table import logits_of
 from tests.tiny import byte_tokenizer, tiny_model
 
 GREEDY: dict[str, Any] = {"max_new_tokens": 48, "do_sample": False, "eos_token_id": None}
-
-
-def table_with(*contexts: tuple[int, int, int]) -> RecyclingTable:
-    """Return a table in which one token is the best after each pair."""
-    table = RecyclingTable()
-    for before, last, follower in contexts:
-        table.update((before, last), EMPTY, logits_of({follower: 9.0}))
-    return table
 
 
 def best_child(draft: Draft, parent: int = ROOT) -> int:
@@ -58,10 +51,9 @@ def test_a_warm_table_saves_forward_passes_and_changes_no_text(make: Any) -> Non
     table = RecyclingTable()
     recorders = [RecordingDrafter(make(table)) for _ in range(2)]
     for recorder in recorders:
-        output = generate(
+        output: Any = generate(
             tiny_model(), prompt_of(3), drafter=partial(identity, recorder), num_draft_tokens=32, **GREEDY
         )
-        assert isinstance(output, Tensor)
         assert output.tolist() == plain("llama", "greedy").tolist()
     cold, warm = (recorder.records for recorder in recorders)
     assert len(warm) < len(cold)
@@ -106,3 +98,77 @@ def test_recycling_can_be_disabled_per_request_and_per_model() -> None:
 def test_another_models_table_is_refused() -> None:
     with pytest.raises(ValueError, match="recycling is the recycling table of 'other', and this is 'llama'"):
         LanguageModel(tiny_model(), byte_tokenizer(), recycling=RecyclingTable("other"))
+
+
+VOCAB_SIZE = 40
+
+
+def tensor_of(*rows: dict[int, float]) -> Tensor:
+    """Return logits with the given values; those of other tokens are lower and decrease with the token id."""
+    logits = -10 - torch.arange(VOCAB_SIZE).float().repeat(len(rows), 1)
+    for row, given in zip(logits, rows, strict=True):
+        row[list(given)] = torch.tensor(list(given.values()))
+    return logits
+
+
+def logits_of(*rows: dict[int, float]) -> TorchLogits:
+    """Return the logits of `tensor_of` as an engine returns them."""
+    return TorchLogits(tensor_of(*rows))
+
+
+def table_with(*contexts: tuple[int, int, int], entries: int = 100) -> RecyclingTable:
+    """Return a table in which one token is the best after each pair."""
+    table = RecyclingTable("m", entries=entries)
+    for before, last, follower in contexts:
+        table.update((before, last), EMPTY, logits_of({follower: 9.0}))
+    return table
+
+
+def test_every_row_writes_the_entry_of_the_last_two_tokens_on_its_path() -> None:
+    draft = Draft((7, 8, 9), (ROOT, 0, ROOT), (0.5, 0.4, 0.3))
+    table = RecyclingTable()
+    table.update((4, 5, 6), draft, logits_of({11: 2.0}, {12: 2.0}, {13: 2.0}, {14: 2.0}))
+    for context, follower in (((5, 6), 11), ((6, 7), 12), ((7, 8), 13), ((6, 9), 14)):
+        assert next(iter(table.lookup(*context))) == follower
+    assert table.size == 4 + 4, "each has an entry of two tokens and one of the last token"
+
+
+@pytest.mark.parametrize("likelier", [0, 1])
+def test_of_equal_contexts_the_most_likely_row_counts(likelier: int) -> None:
+    chances = (0.5, 0.2) if likelier == 0 else (0.2, 0.5)
+    draft = Draft((7, 7, 8, 8), (ROOT, ROOT, 0, 1), (*chances, *chances))
+    table = RecyclingTable()
+    table.update((4, 5), draft, logits_of({11: 2.0}, {12: 2.0}, {13: 2.0}, {14: 2.0}, {15: 2.0}))
+    assert next(iter(table.lookup(7, 8))) == (14, 15)[likelier]
+    assert next(iter(table.lookup(3, 7))) == (12, 13)[likelier]
+
+
+def test_an_unknown_pair_backs_off_to_its_last_token_with_lower_chances() -> None:
+    table = table_with((1, 2, 3))
+    assert list(table.lookup(9, 2)) == list(table.lookup(1, 2))
+    assert table.lookup(9, 2)[3] < table.lookup(1, 2)[3]
+    assert table.lookup(2, 1) == {}
+
+
+def test_a_full_table_replaces_the_entry_written_the_longest_ago() -> None:
+    table = table_with((1, 2, 3), (3, 4, 5), entries=4)
+    table.update((1, 2), EMPTY, logits_of({3: 1.0}))  # this entry is written again, so that (3, 4) becomes the oldest
+    table.update((5, 6), EMPTY, logits_of({7: 1.0}))
+    assert table.size == 4
+    assert table.lookup(3, 4) == {}
+    assert next(iter(table.lookup(1, 2))) == 3
+    assert next(iter(table.lookup(5, 6))) == 7
+
+
+def test_of_more_rows_than_entries_the_last_ones_stay() -> None:
+    table = RecyclingTable(entries=2)
+    table.update((1, 2), chain([3, 4]), logits_of({10: 1.0}, {11: 1.0}, {12: 1.0}))
+    assert table.size == 2
+    assert next(iter(table.lookup(3, 4))) == 12
+    assert next(iter(table.lookup(2, 3))) == 11
+    assert table.lookup(1, 2) == {}
+
+
+def test_logits_of_another_vocabulary_are_refused() -> None:
+    with pytest.raises(ValueError, match="has the 40 tokens of 'm', and this model has 41"):
+        table_with((1, 2, 3)).update((1, 2), EMPTY, TorchLogits(torch.zeros(1, 41)))

@@ -219,9 +219,9 @@ def test_the_message_of_the_server_is_reported(server: FakeServer, status: int, 
 
 
 def test_a_timeout_is_reported(server: FakeServer) -> None:
-    model = model_on(server, timeout=0.3)
+    model = model_on(server, timeout=1.5)
     model.generate(USER)
-    server.pause = 1.0
+    server.pause = 5.0
     with fails(None, "did not answer in time"):
         model.generate(USER)
 

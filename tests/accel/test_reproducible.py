@@ -25,6 +25,7 @@ from tests.accel.adversarial_drafters import (
     WrongDrafter,
 )
 from tests.accel.oracles import forward_rows
+from tests.accel.test_contract import prompt_of
 from tests.families.table import tiny_model
 from tests.table_part import part
 from tests.tiny import FAMILIES, VOCAB_SIZE, byte_tokenizer
@@ -35,10 +36,6 @@ CASES = [*((family, torch.bfloat16) for family in FAMILIES), ("llama", torch.flo
 OPTIONS: dict[str, Any] = {"max_new_tokens": 40, "do_sample": False, "eos_token_id": None}
 
 
-def prompt_of(seed: int, length: int = 40) -> Tensor:
-    return torch.randint(1, 250, (1, length), generator=torch.Generator().manual_seed(seed))
-
-
 @cache
 def half(family: str, dtype: torch.dtype, seed: int = 0) -> Any:
     model: Any = tiny_model(family, seed=seed)
@@ -46,8 +43,7 @@ def half(family: str, dtype: torch.dtype, seed: int = 0) -> Any:
 
 
 def steady(model: Any, prompt: Tensor, drafter: DrafterFactory = Nothing, **more: Any) -> list[int]:
-    output = generate(model, prompt, drafter=drafter, **({"reproducible": True} | OPTIONS | more))
-    assert isinstance(output, Tensor)
+    output: Any = generate(model, prompt, drafter=drafter, **({"reproducible": True} | OPTIONS | more))
     tokens: list[int] = output[0].tolist()
     return tokens
 

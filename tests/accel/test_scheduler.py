@@ -19,48 +19,20 @@ from antiphon.accel.decoding.engine_request import Batch
 from antiphon.accel.decoding.scheduler import Scheduler, scheduler_of
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.decoding.step import Request
-from antiphon.accel.drafting.budget import FixedBudget
-from antiphon.accel.drafting.cost_model import CostModel, StepCost
 from antiphon.accel.drafting.draft import Accepted, Draft, Drafter, Logits, Tokens
 from antiphon.accel.drafting.drafters import Nothing, SuffixMatch
 from antiphon.accel.engines.protocol import SequenceInput, ThreadSettings
 from tests.accel.adversarial_drafters import OracleDrafter, RandomTreeDrafter
-from tests.accel.table_engine import GreedySampler, TableEngine, TableOutput, TableSequence
-
-VOCAB_SIZE = 50
-FLAT = CostModel(StepCost({64: {1: 1.0, 64: 1.1}}), learns=False)
-"""Additional rows cost almost nothing, so sharing forward passes is always faster."""
-
-
-def follows(tokens: Tokens) -> int:
-    return (31 * tokens[-1] + 17 * tokens[-2] + 7 * len(tokens)) % VOCAB_SIZE
-
-
-def truth(prompt: Tokens, new_tokens: int) -> list[int]:
-    tokens = list(prompt)
-    for _ in range(new_tokens):
-        tokens.append(follows(tokens))
-    return tokens
-
-
-def prompt_of(seed: int, length: int = 12) -> list[int]:
-    random = Random(seed)
-    return [random.randrange(VOCAB_SIZE) for _ in range(length)]
-
-
-def request_of(prompt: Tokens, new_tokens: int, drafter: Drafter | None = None, rows: int = 16) -> Request:
-    return Request(
-        TableSequence(), drafter or Nothing(), GreedySampler(), TableOutput(prompt, new_tokens), FixedBudget(rows)
-    )
-
-
-def engine(**options: Any) -> TableEngine:
-    return TableEngine(follows, VOCAB_SIZE, **({"batch_cost": FLAT} | options))
-
-
-def emitted(steps: Sequence[Step]) -> list[int]:
-    return [token for step in steps for token in step.tokens]
-
+from tests.accel.table_engine import (
+    VOCAB_SIZE,
+    TableEngine,
+    TableSequence,
+    emitted,
+    engine,
+    prompt_of,
+    request_of,
+    truth,
+)
 
 DRAFTERS: dict[str, Callable[[list[int]], Drafter]] = {
     "nothing": lambda text: Nothing(),
@@ -128,7 +100,7 @@ def test_requests_of_threads_with_other_settings_share_no_forward_pass() -> None
         def thread_settings(self) -> ThreadSettings:
             return ThreadSettings(num_threads=own.number)
 
-    table = WithSettings(follows, VOCAB_SIZE, batch_cost=FLAT, watch=lambda feeds: sleep(1e-3))
+    table = engine(WithSettings, watch=lambda feeds: sleep(1e-3))
     requests = [request_of(prompt_of(seed), 30) for seed in range(6)]
     together = Barrier(len(requests))
 
@@ -161,14 +133,13 @@ def test_an_error_of_a_drafter_is_raised_to_its_request_only() -> None:
     table = engine()
     requests = [request_of(prompt_of(1), 5), request_of(prompt_of(2), 5, Broken()), request_of(prompt_of(3), 5)]
     one, broken, other = scheduler_of(table).advance(requests)
-    assert isinstance(one, Step)
-    assert isinstance(other, Step)
+    assert [type(one), type(other)] == [Step, Step]
     assert str(broken) == "no drafts"
 
 
 def test_a_forked_process_decodes_with_a_thread_of_its_own() -> None:
     script = (
-        "import os; from tests.accel.test_scheduler import *;"
+        "import os; from tests.accel.table_engine import *; from antiphon.accel.decoding.scheduler import *;"
         "table = engine(); list(scheduler_of(table).steps(request_of(prompt_of(1), 5)));"
         "child = os.fork();"
         "child or list(scheduler_of(table).steps(request_of(prompt_of(2), 5)));"
@@ -290,8 +261,7 @@ def test_after_a_shared_failure_each_request_is_retried_alone_and_only_the_cause
 
 def interrupt_main_thread(scheduler: Scheduler, request: Request) -> None:
     """Deliver Ctrl-C, which reaches the main thread, and wait until it has left the request's step."""
-    step = scheduler._steps.get(request)
-    assert step is not None
+    step: Any = scheduler._steps.get(request)
     signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
     for _ in range(3000):
         if step.is_abandoned:

@@ -1,4 +1,4 @@
-"""Suffix match: every earlier occurrence of the last token votes for the next token."""
+"""Suffix match: every earlier occurrence of the last token votes for the next one, found in an index of tokens."""
 
 import random
 from typing import Any
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from antiphon.accel.drafting.draft import EMPTY, ROOT, Accepted, Draft
 from antiphon.accel.drafting.drafters import RecyclingTable, SuffixMatch
+from antiphon.accel.drafting.drafters.token_index import TokenIndex
 from antiphon.accel.engines.torch.logits import TorchLogits
 
 
@@ -39,14 +40,11 @@ def test_shares_follow_the_weights() -> None:
     assert draft.parents == (ROOT, ROOT)
 
 
-def test_the_chance_of_a_continuation_grows_with_the_match() -> None:
+def test_the_chance_grows_with_the_match_in_references_prompt_and_answer() -> None:
     """With a single known position, the next row is right with m / (m + ESCAPE) after m matching tokens."""
     draft = drafted(pure(), [1, 2], [1, 2, 3, 4, 5])
     assert draft.tokens == (3, 4, 5)
     assert draft.chances == pytest.approx((2 / 4, 2 / 4 * 3 / 5, 2 / 4 * 3 / 5 * 4 / 6))
-
-
-def test_references_prompt_and_answer_are_all_used() -> None:
     assert drafted(pure(), [9, 1], [1, 2]).tokens == (2,)
     assert drafted(pure(), [1, 3, 9, 1], prompt=3, budget=1).tokens == (3,)
     assert drafted(pure(), [9, 1, 4, 1], prompt=1, budget=1).tokens == (4,)
@@ -103,3 +101,40 @@ def test_begin_clears_the_table_of_this_drafter_alone_and_keeps_a_given_one() ->
         assert matcher.recycling_table.size == 2
         matcher.begin([4], [])
         assert matcher.recycling_table.size == size
+
+
+def index_of(*sequences: list[int]) -> TokenIndex:
+    index = TokenIndex()
+    for sequence in sequences:
+        index.extend(sequence)
+        index.close()
+    return index
+
+
+def followers(index: TokenIndex, tail: list[int], longest: int = 8) -> list[list[int]]:
+    return [[index.tokens[position] for position in positions] for positions in index.find_matches(tail, longest)]
+
+
+def test_no_match_crosses_the_end_of_a_sequence() -> None:
+    index = index_of([1, 2], [3, 4])
+    assert index.find_matches([2], 8) == []
+    assert followers(index, [2, 3]) == [[4]]
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_positions_equal_those_of_a_naive_search(seed: int) -> None:
+    chance = random.Random(seed)
+    texts = [[chance.randrange(4) for _ in range(chance.randrange(12))] for _ in range(6)]
+    tail = [chance.randrange(4) for _ in range(6)]
+    found = followers(index_of(*texts), tail, 4)
+    for length in range(1, 5):
+        wanted = tail[-length:]
+        plain = [
+            text[at + length] for text in texts for at in range(len(text) - length) if text[at : at + length] == wanted
+        ]
+        assert (found[length - 1] if length <= len(found) else []) == plain
+
+
+def test_newest_limits_the_positions_considered() -> None:
+    index = index_of([1, 2, 1, 3, 1, 4])
+    assert [index.tokens[position] for position in index.find_matches([1], 1, newest=2)[0]] == [3, 4]

@@ -21,8 +21,7 @@ BITS = {torch.bfloat16: 7, torch.float16: 10, torch.float32: 23}
 
 def decoded(model: Any, prompt: Tensor = PROMPT, **options: Any) -> Tensor:
     settings = {"max_new_tokens": 80, "do_sample": False, "eos_token_id": None, "pad_token_id": PAD} | options
-    output = model.generate(prompt, **settings)
-    assert isinstance(output, Tensor)
+    output: Tensor = model.generate(prompt, **settings)
     return output
 
 

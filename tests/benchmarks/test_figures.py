@@ -1,8 +1,9 @@
-"""The arithmetic of the benchmarks' figures, with numbers that can be computed by hand, and the asked questions."""
+"""The arithmetic of the benchmarks' figures, with numbers that can be computed by hand; the page is up to date."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import log2
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from antiphon.pipelines.benchmark.samples import RecordedSample
 from antiphon.retrieval import HashEmbedder, Passage
 from benchmarks.answers import AnswerTrace, SpanQuestion, answer_figures
 from benchmarks.own_questions import AskedQuestion, question_figures
+from benchmarks.page import COMMAND, read_results, render_page
 from benchmarks.replay import replay_steps, tokenize_sample
 from benchmarks.retrieval import measure_retrieval, reciprocal_rank_fusion
 from benchmarks.vllm.measure import figures_with_ratios, measure_vllm
@@ -115,3 +117,13 @@ def test_reciprocal_ranks_are_summed_independently_of_scores() -> None:
     lexical = [Passage(name, name, "source", 0, 1, score) for name, score in (("b", 0.1), ("c", 0.05))]
     found = [(passage.id, passage.score) for passage in reciprocal_rank_fusion(dense, lexical)]
     assert found == [("b", 1 / 12 + 1 / 11), ("a", 1 / 11), ("c", 1 / 12)]
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_page_in_the_docs_is_up_to_date() -> None:
+    results = read_results(sorted((DOCS / "results").glob("*.jsonl")))
+    page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    assert page == render_page(results), f"out of date; run: {COMMAND}"
+    assert {result["kind"] for result in results} >= {"replay"}

@@ -25,13 +25,10 @@ def test_every_fault_applies_to_the_source_and_changes_code(part: str) -> None:
     assert [name for name, edit in own if ast.dump(changed[name]) == code_of(edit.path)] == []
 
 
-def test_every_fault_is_in_the_table_and_is_detected() -> None:
+def test_every_fault_is_in_the_table_and_is_detected_by_tests_that_exist() -> None:
     recorded = table.read()
     assert recorded.keys() == faults().keys(), "run: make faults"
     assert {name for name, tests in recorded.items() if not tests} == set()
-
-
-def test_every_detecting_test_exists() -> None:
     functions = {function_of(test) for tests in table.read().values() for test in tests}
     missing = [test for test in functions if not _exists(*test.split("::"))]
     assert missing == [], "run: make faults"

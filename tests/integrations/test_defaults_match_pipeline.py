@@ -29,15 +29,6 @@ QUESTION = "How many eggs does a queen lay?"
 QUESTIONS = (QUESTION, "And how long does honey keep?")
 
 
-async def test_a_langchain_chain_gives_the_answer_of_rag(retriever: Retriever, reader: LanguageModel) -> None:
-    answer = Rag(retriever, reader).ask(QUESTION, max_new_tokens=12)
-    chat = ChatAntiphon(language_model=reader, max_tokens=12)
-    chain = chat.with_retriever(AntiphonRetriever(retriever=retriever))
-    for found in (chain.invoke(QUESTION), await chain.ainvoke(QUESTION)):
-        assert found["answer"].content == answer.text
-        assert [document.page_content for document in found["context"]] == [each.text for each in answer.passages]
-
-
 def test_the_response_prefix_of_the_plan_reaches_the_chat_model(
     retriever: Retriever, reader: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from antiphon.integrations.langchain import ChatAntiphon, ReferencesMiddleware
 from tests.accel.fake_server import ANSWER, FakeServer, run_server
 from tests.accel.scripted_torch_model import scripted_model
 from tests.integrations.scripted_model import HERMES, ScriptedModel, tool_tokenizer
+from tests.table_part import part
 from tests.tiny import EOS, tiny_model
 
 pytestmark = pytest.mark.slow
@@ -69,7 +70,7 @@ def server() -> Iterator[FakeServer]:
         yield running
 
 
-@pytest.mark.parametrize("template", [HERMES, LLAMA])
+@pytest.mark.parametrize("template", part((HERMES, LLAMA), (HERMES,)))
 def test_an_agent_calls_a_tool_and_its_answer_follows_the_schema(template: str) -> None:
     model = WritingModel(template)
     agent = create_agent(ChatAntiphon(language_model=model, max_tokens=90), [look_up], response_format=Counted)

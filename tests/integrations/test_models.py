@@ -257,8 +257,7 @@ async def test_thinking_is_separated_from_the_answer(name: str, thinking: Langua
 
 
 def test_thinking_is_counted_and_earlier_thinking_is_passed_to_the_template(thinking: LanguageModel) -> None:
-    usage = ChatAntiphon(language_model=thinking).invoke("Why?").usage_metadata
-    assert usage is not None
+    usage: Any = ChatAntiphon(language_model=thinking).invoke("Why?").usage_metadata
     assert usage["output_token_details"]["reasoning"] > len("Bees do.")
     thought = AIMessage("So.", additional_kwargs={"reasoning_content": "Bees."})
     standard = AIMessage([{"type": "reasoning", "reasoning": "Bees."}, {"type": "text", "text": "So."}])

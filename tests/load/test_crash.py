@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.retrieval import HashEmbedder, LocalIndex, Passage, Retriever, index_passages
+from antiphon.retrieval import HashEmbedder, Passage, Retriever, index_passages
 from tests.load.servers import Command, free_port, start_server
-from tests.tiny import byte_tokenizer, tiny_model
+from tests.tiny import save_model, tiny_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive, pytest.mark.timeout(600)]
 
@@ -52,8 +52,7 @@ def upload(url: str, ended: Event) -> set[str]:
 
 def test_a_server_that_is_killed_under_load_keeps_what_it_confirmed(tmp_path: Path, passages: list[Passage]) -> None:
     model, index, log, port = tmp_path / "tiny", tmp_path / "index", tmp_path / "log", free_port()
-    tiny_model(max_position_embeddings=2048).save_pretrained(model)
-    byte_tokenizer().save_pretrained(model)
+    save_model(tiny_model(max_position_embeddings=2048), model)
     index_passages(passages, index, HashEmbedder())
     command, ended = Command.antiphon(str(model), ("--index", str(index), "--engine", "torch")), Event()
     server = start_server(command, port, log)
@@ -75,6 +74,5 @@ def test_a_server_that_is_killed_under_load_keeps_what_it_confirmed(tmp_path: Pa
     assert all(sum(column) > 0 for column in zip(*counts, strict=True)), counts
     assert confirmed
     assert confirmed <= listed
-    stored = Retriever.open(index).index
-    assert isinstance(stored, LocalIndex)
+    stored: Any = Retriever.open(index).index
     assert len(stored) >= len(passages) + len(confirmed)

@@ -10,7 +10,7 @@ from antiphon.accel import LanguageModel
 from antiphon.accel.models.bundled import READER, is_adapter, resolve_model
 from antiphon.pipelines.cli.console import quiet_libraries
 from tests.child_process import _child_processes_find_our_modules
-from tests.tiny import byte_tokenizer, tiny_model
+from tests.tiny import byte_tokenizer, save_model, tiny_model
 
 __all__ = ["_child_processes_find_our_modules"]
 
@@ -48,11 +48,8 @@ def reader() -> LanguageModel:
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model as a folder that transformers loads."""
-    folder = tmp_path_factory.mktemp("tiny")
     quiet_libraries()
-    tiny_model(max_position_embeddings=1024).save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
-    return folder
+    return save_model(tiny_model(max_position_embeddings=1024), tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from antiphon.pipelines import Answer, SessionStore
 from antiphon.pipelines.cli import app, console
 from antiphon.pipelines.cli.chat_loop import hold_conversation
 from antiphon.retrieval import HashEmbedder
-from tests.tiny import byte_tokenizer, tiny_model
+from tests.tiny import save_model, tiny_model
 
 QUESTION = "How many eggs does a queen lay?"
 
@@ -57,8 +57,7 @@ def test_questions_are_answered_one_after_the_other_until_the_input_ends(
 @pytest.mark.slow
 def test_ctrl_c_ends_an_answer_and_then_the_conversation(index_folder: Path, tmp_path: Path) -> None:
     # Room for an answer that the signal interrupts.
-    tiny_model(max_position_embeddings=32_768).save_pretrained(tmp_path)
-    byte_tokenizer().save_pretrained(tmp_path)
+    save_model(tiny_model(max_position_embeddings=32_768), tmp_path)
     heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # background jobs ignore SIGINT
     script = f"{heard}; from antiphon.pipelines.cli import app; app()"
     options = ["--index", str(index_folder), "--model", str(tmp_path), "--k", "1", "--max-new-tokens", "20000"]
@@ -81,8 +80,7 @@ def test_ctrl_c_ends_an_answer_and_then_the_conversation(index_folder: Path, tmp
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 0
     assert b"Traceback" not in errors
-    found = re.search(rb"; (\d+) tokens[,;]", shown)
-    assert found is not None
+    found: Any = re.search(rb"; (\d+) tokens[,;]", shown)
     assert 0 < int(found[1]) < 20_000
 
 

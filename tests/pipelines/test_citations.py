@@ -14,6 +14,9 @@ from antiphon.retrieval import Passage
 DOCUMENT = "Preface.\n\nThe quick brown fox jumps\nover the lazy dog, and then it sleeps. Foxes are omnivores."
 
 
+ANCHOR = "The ship is old. The anchor weighs two tonnes. It is red."
+
+
 def passage(text: str, start: int = 0, source: str = "a.txt") -> Passage:
     return Passage.at(source, start, text)
 
@@ -39,46 +42,36 @@ def test_a_citation_has_its_span_in_the_source() -> None:
     assert DOCUMENT[found[0].source_start : found[0].source_end] == found[0].text
 
 
-def test_six_words_are_a_citation_and_five_are_not() -> None:
-    text = passage("one two three four five six seven")
-    assert [c.text for c in cite("Say: one two three four five six.", [text])] == ["one two three four five six"]
-    assert cite("Say: one two three four five.", [text]) == ()
-
-
-def test_a_short_answer_is_cited_if_all_of_it_is_quoted() -> None:
-    assert [c.text for c in cite(" Foxes.\n", [passage(DOCUMENT)])] == ["Foxes"]
-    assert cite("Foxes, he says.", [passage(DOCUMENT)]) == ()
+FOX, WORDS, SAID = "The quick brown fox jumps over", "one two three four five six seven", "Some say: Bees dance."
+A_TO_N, H_TO_Z = "a b c d e f g h i j k l m n", "h i j k l m n o p q r s t u v w x y z"
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "texts", "expected"),
     [
-        "the quick brown fox jumps over",  # different case
-        "The quick, brown fox jumps over",  # different punctuation
-        "The quick brown foxes jump over",  # different words
-        "Thequick brown fox jumps over it",  # white space missing
+        ("Say: one two three four five six.", [WORDS], [(1, "one two three four five six")]),
+        ("Say: one two three four five.", [WORDS], []),  # fewer than six words
+        (" Foxes.\n", [DOCUMENT], [(1, "Foxes")]),  # a short answer is cited if all of it is quoted
+        ("Foxes, he says.", [DOCUMENT], []),
+        ("the quick brown fox jumps over", [FOX], []),  # different case
+        ("The quick, brown fox jumps over", [FOX], []),  # different punctuation
+        ("The quick brown foxes jump over", [FOX], []),  # different words
+        ("Thequick brown fox jumps over it", [FOX], []),  # white space missing
+        ("x a b c d e f g h y", ["b c d e f g", "a b c d e f g h"], [(2, "a b c d e f g h")]),  # the longer quote
+        (f"{A_TO_N} {H_TO_Z[14:]}", [A_TO_N, H_TO_Z], [(1, "a b c d e f g"), (2, H_TO_Z)]),  # the free part is kept
+        ("他说蜜蜂住在蜂箱里。", ["我们知道蜜蜂住在蜂箱里吗"], [(1, "蜜蜂住在蜂箱里")]),  # characters count as words
+        ("[1] The anchor weighs two tonnes.", [ANCHOR], [(1, "The anchor weighs two tonnes")]),  # without the number
+        ("[2] It is red.\n[1] Bees dance.", [SAID, ANCHOR], [(2, "It is red"), (1, "Bees dance")]),
+        ("It is red [2]. Bees dance [1].", [SAID, ANCHOR], [(2, "It is red"), (1, "Bees dance")]),
+        # a short quote is cited only from the named passage
+        ("[1] It is red. [7] It is red. And more of this and that.", ["Nothing of the kind.", ANCHOR], []),
+        ("[2] It is not red. And more of this and that.", ["Nothing of the kind.", ANCHOR], []),
     ],
 )
-def test_text_that_differs_in_more_than_white_space_is_not_cited(answer: str) -> None:
-    assert cite(answer, [passage("The quick brown fox jumps over")]) == ()
-
-
-def test_the_longer_quote_wins_from_any_passage() -> None:
-    shorter, longer = passage("b c d e f g"), passage("a b c d e f g h")
-    assert [(c.passage, c.text) for c in cite("x a b c d e f g h y", [shorter, longer])] == [(2, "a b c d e f g h")]
-
-
-def test_a_quote_that_overlaps_a_longer_one_keeps_its_free_part() -> None:
-    first, second = passage("a b c d e f g h i j k l m n"), passage("h i j k l m n o p q r s t u v w x y z")
-    found = cite("a b c d e f g h i j k l m n o p q r s t u v w x y z", [first, second])
-    assert [(c.passage, c.text) for c in found] == [
-        (1, "a b c d e f g"),
-        (2, "h i j k l m n o p q r s t u v w x y z"),
-    ]
-
-
-def test_characters_count_as_words_in_scripts_without_spaces() -> None:
-    assert [c.text for c in cite("他说蜜蜂住在蜂箱里。", [passage("我们知道蜜蜂住在蜂箱里吗")])] == ["蜜蜂住在蜂箱里"]
+def test_quotes_are_cited_from_their_passages(answer: str, texts: list[str], expected: list[tuple[int, str]]) -> None:
+    found = cite(answer, [passage(text) for text in texts])
+    assert [(each.passage, each.text) for each in found] == expected
+    assert all(answer[each.start : each.end] == each.text for each in found)
 
 
 def test_repetitive_texts_take_linear_time() -> None:
@@ -110,26 +103,6 @@ def test_every_citation_is_exact_and_none_is_missing(answer: str, sources: list[
         if not cited.intersection(range(start, end)):
             window = rf"(?<!\w){re.escape(squeezed(answer[start:end]))}(?!\w)"
             assert not any(re.search(window, squeezed(source)) for source in sources)
-
-
-ANCHOR = "The ship is old. The anchor weighs two tonnes. It is red."
-
-
-def test_the_passage_number_before_a_quote_is_not_part_of_it() -> None:
-    (found,) = cite("[1] The anchor weighs two tonnes.", [passage(ANCHOR)])
-    assert (found.text, found.start, found.passage) == ("The anchor weighs two tonnes", 4, 1)
-
-
-@pytest.mark.parametrize("answer", ["[2] It is red.\n[1] Bees dance.", "It is red [2]. Bees dance [1]."])
-def test_short_quotes_with_passage_numbers_are_cited_one_by_one(answer: str) -> None:
-    found = cite(answer, [passage("Some say: Bees dance."), passage(ANCHOR)])
-    assert [(each.passage, each.text) for each in found] == [(2, "It is red"), (1, "Bees dance")]
-
-
-def test_a_short_quote_is_cited_only_from_the_named_passage() -> None:
-    passages = [passage("Nothing of the kind."), passage(ANCHOR)]
-    assert cite("[1] It is red. [7] It is red. And more of this and that.", passages) == ()
-    assert cite("[2] It is not red. And more of this and that.", passages) == ()
 
 
 @pytest.mark.parametrize(

@@ -49,14 +49,11 @@ def measured(*seconds: tuple[float, ...]) -> Speed:
     return Speed(tuple(MethodFigures(name, rounds) for name, rounds in zip(demo.PROGRAMS, runs, strict=True)))
 
 
-def test_engine_and_drafts_are_two_factors_of_medians() -> None:
+def test_engine_and_drafts_are_two_factors_and_a_busy_machine_is_noticed() -> None:
     said = demo.factors(measured((8, 8, 80), (6, 6, 6), (4, 4, 4), (2, 1, 2)))
     assert "Engine: 2.00 times" in said
     assert "Drafts: 2.00 times" in said
     assert "Together 4.00, and 3.00 compared with transformers' prompt lookup." in said
-
-
-def test_a_busy_machine_is_noticed_by_its_load_or_by_the_spread_of_rounds() -> None:
     calm = measured((8, 8.1, 8), (6, 6, 6), (4, 4, 4), (2, 2, 2))
     assert demo.disturbance(calm, 0.1) == ""
     assert "a load of 1.5 per processor" in demo.disturbance(calm, 1.5)

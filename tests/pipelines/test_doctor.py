@@ -9,6 +9,7 @@ from typer.testing import CliRunner, Result
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.models import suggestions
 from tests.families.table import tiny_model
+from tests.tiny import save_model
 
 pytestmark = pytest.mark.slow
 
@@ -29,13 +30,10 @@ def test_json_is_one_line_with_all_facts(tiny_folder: Path) -> None:
 
 
 def test_rotary_limits_are_on_the_card(tmp_path: Path, tiny_folder: Path) -> None:
-    from tests.tiny import byte_tokenizer
-
     cards = {}
     for family in ("phi3-longrope", "llama-dynamic"):
-        tiny_model(family).save_pretrained(tmp_path / family)
-        byte_tokenizer().save_pretrained(tmp_path / family)
-        cards[family] = " ".join(doctor(tmp_path / family).stdout.split())
+        folder = save_model(tiny_model(family), tmp_path / family)
+        cards[family] = " ".join(doctor(folder).stdout.split())
     assert "change at 52 tokens: no draft reaches over it; the cache is rebuilt there, once" in cards["phi3-longrope"]
     assert "change with every token from 52 on: no draft goes there" in cards["llama-dynamic"]
     assert "→ Keep prompt and answer within 52 tokens" in cards["llama-dynamic"]

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from antiphon.pipelines.cli import app
-from tests.tiny import byte_tokenizer, tiny_model
+from tests.tiny import save_model, tiny_model
 
 HEAVY = ("torch", "transformers", "sentence_transformers")
 SCRIPT = f"""
@@ -71,8 +71,7 @@ def test_a_quoted_answer_needs_neither_torch_nor_transformers(docs: Path) -> Non
 def test_an_opened_language_model_needs_neither_torch_nor_transformers(docs: Path, tmp_path: Path) -> None:
     pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
     folder = tmp_path / "model"
-    tiny_model(hidden_size=128, max_position_embeddings=4096).save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
+    save_model(tiny_model(hidden_size=128, max_position_embeddings=4096), folder)
     options = ["--model", str(folder), "--engine", "openvino", "--max-new-tokens", "8", "--no-quote"]
     command = [sys.executable, "-c", SCRIPT, "ask", "How do bees live?", str(docs), *options]
     first = subprocess.run(command, check=True, capture_output=True, text=True)

@@ -126,13 +126,10 @@ def test_nothing_follows_a_refusal(stop: Any, stops: tuple[str, ...], monkeypatc
     assert (plan.response_prefix, plan.stop) == (REFUSAL, stops)
 
 
-def test_a_question_about_words_that_no_passage_has_is_refused_sooner() -> None:
+def test_a_question_is_refused_sooner_if_no_passage_title_or_file_name_has_its_words() -> None:
     passages = passages_of(HONEY)
     assert selected(passages, "How long does honey keep?", Honey=MIN_SCORE - 0.5) == [f"[1] {HONEY}"]
     assert selected(passages, "How long do zeppelins fly?", Honey=MIN_SCORE - 0.5) == []
-
-
-def test_words_of_headings_and_file_names_are_known_and_words_without_meaning_do_not_count() -> None:
     passage = Passage.at("libtasn1.txt", 0, "It is thread-safe.", {"title": "Manual > Concurrency"})
     assert known_share("Is libtasn1 concurrent?", [passage]) == 1.0
     assert known_share("Is it so?", [passage]) == 1.0

@@ -95,14 +95,11 @@ def test_other_answers_are_no_refusals(text: str) -> None:
     assert not is_refusal(text)
 
 
-def test_a_model_without_a_chat_template_gets_the_plain_text_of_the_paper(passages: list[Passage]) -> None:
+def test_models_without_a_template_and_with_a_named_prompt_format_get_their_own_prompt(passages: list[Passage]) -> None:
     assert prompt_format(LanguageModel(tiny_model(), byte_tokenizer(chat=False))) is plain_prompt
     prompt = plain_prompt(QUESTION, passages[:2])
     assert prompt.content == f"docs:\n{passages[0].text}\n{passages[1].text}\nquery: {QUESTION}\nanswer:"
     assert "\nquery:" in prompt.stop  # a base model would continue with another question
-
-
-def test_a_model_that_names_a_prompt_format_gets_it(passages: list[Passage]) -> None:
     assert prompt_format(model_that_names("reader")) is reader_prompt
     shown = f"bees.txt\n[1] {passages[0].text}\n\nbees.txt\n[2] {passages[1].text}"
     assert reader_prompt(QUESTION, passages[:2]).content == (
@@ -152,13 +149,10 @@ def test_passages_are_numbered_by_rank_between_two_copies_of_the_question(passag
     assert text.endswith(f"Question: {QUESTION}")
 
 
-def test_the_heading_of_a_passage_is_shown_once(passages: list[Passage]) -> None:
+def test_a_passage_has_its_heading_and_is_a_reference_once(passages: list[Passage]) -> None:
     inside = replace(passages[0], metadata={"title": "Animals > Bees"})
     assert f"[1] Bees\n{inside.text}" in question_of([inside])
     first = replace(inside, text=f"Bees\n\n{inside.text}")
     assert f"[1] Bees\n\n{inside.text}" in question_of([first])
-
-
-def test_references_are_the_texts_of_the_passages_best_first_without_duplicates(passages: list[Passage]) -> None:
     again = replace(passages[0], source="copy.txt")
     assert passage_references([passages[1], passages[0], again]) == [passages[1].text, passages[0].text]

@@ -1,11 +1,13 @@
-"""BiTA's recipe: the loss of the mask tokens, and the steps that decoding then takes."""
+"""Recipes of BiTA and of an EAGLE head: losses, decoding steps, and saved weights."""
 
 from dataclasses import replace
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import DynamicCache
@@ -18,6 +20,7 @@ from recipes.bita.answers import OwnAnswer
 from recipes.bita.evaluate import WIDEST, ranks, steps
 from recipes.bita.initial import initial_bita_weights
 from recipes.bita.train import Learner, MaskGroups, mask_logits
+from recipes.eagle_head import EagleHead, hidden_states, loss
 from tests.tiny import tiny_model
 
 PROMPT = (5, 6, 7)
@@ -73,3 +76,23 @@ def test_decoding_takes_the_steps_that_the_evaluation_counts(shape: Any) -> None
     decoded = sum(tokens < len(answer.answer) for tokens in emitted)  # steps after the answer do not count
     assert decoded == steps(ranks(model, learned, answer), drafter.level_widths)
     assert decoded < 47
+
+
+def test_a_head_learns_the_models_next_tokens_and_is_saved_under_vllms_names(tmp_path: Path) -> None:
+    model = tiny_model("llama")
+    torch.manual_seed(0)
+    tokens, hidden = (each[None] for each in hidden_states(model, list(range(40, 72))))
+    head = EagleHead(model.config)
+    optimizer = torch.optim.AdamW(head.parameters(), lr=5e-3)
+    before = loss(head, model, tokens, hidden).item()
+    for _ in range(40):
+        optimizer.zero_grad()
+        loss(head, model, tokens, hidden).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    assert loss(head, model, tokens, hidden).item() < before / 4
+    head.save(tmp_path, model.config)
+    weights = load_file(tmp_path / "model.safetensors")
+    assert weights["fc.weight"].shape == (model.config.hidden_size, 2 * model.config.hidden_size)
+    assert {name.split(".")[0] for name in weights} == {"fc", "layers"}
+    assert "layers.0.self_attn.q_proj.weight" in weights
+    assert not any("input_layernorm" in name for name in weights), "vLLM's head has none"

@@ -11,12 +11,6 @@ from typing import Any
 import pytest
 
 
-def free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def postgres() -> Iterator[Any]:
     with warnings.catch_warnings():

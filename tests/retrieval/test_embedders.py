@@ -113,12 +113,9 @@ def test_token_vectors_belong_to_the_tokens_of_the_text(embedder: Embedder) -> N
             assert len(one) == embedder.count_tokens(text)
 
 
-def test_minilm_equals_sentence_transformers(minilm: MiniLMEmbedder) -> None:
+def test_minilms_vectors_are_those_of_sentence_transformers(minilm: MiniLMEmbedder) -> None:
     theirs = SentenceTransformerEmbedder(_folder(), device="cpu").embed_documents(TEXTS)
     assert np.allclose(minilm.embed_documents(TEXTS), theirs, atol=CLOSE)
-
-
-def test_minilms_token_vectors_are_its_last_layer_without_the_special_tokens(minilm: MiniLMEmbedder) -> None:
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(_folder()), device="cpu", model_kwargs={"dtype": pick_precision("cpu")})

@@ -12,12 +12,9 @@ def loaded_after(script: str) -> list[str]:
     return run.stdout.split()
 
 
-def test_importing_the_package_imports_nothing_heavy() -> None:
+def test_importing_and_searching_without_a_model_import_nothing_heavy() -> None:
     assert loaded_after("import antiphon.retrieval") == []
     assert loaded_after("from antiphon.retrieval import Retriever, build_index, HashEmbedder, FaissIndex") == ["numpy"]
-
-
-def test_an_index_without_a_model_needs_no_torch() -> None:
     script = """
 import tempfile, pathlib
 from antiphon.retrieval import Retriever, build_index

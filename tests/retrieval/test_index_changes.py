@@ -29,7 +29,7 @@ from antiphon.retrieval import (
 from antiphon.retrieval.vector_index import faiss_index
 from antiphon.retrieval.vector_index.flat import FlatIndex, Vectors
 from antiphon.retrieval.vector_index.training import ground_truth
-from tests.retrieval.test_faiss_index import FLOORS, QUERIES, VECTORS, setting_named
+from tests.retrieval.test_vector_indexes import FLOORS, QUERIES, VECTORS, setting_named
 from tests.table_part import part
 
 pytestmark = pytest.mark.slow

@@ -25,7 +25,8 @@ from antiphon.retrieval import (
 )
 from antiphon.retrieval.postgres.address import PostgresAddress, is_postgres
 from antiphon.retrieval.vector_index.flat import Vectors
-from tests.retrieval.servers import free_port, postgres, silence, table_address
+from tests.load.servers import free_port
+from tests.retrieval.servers import postgres, silence, table_address
 
 EMBEDDER = HashEmbedder(16)
 PASSAGES = [Passage.at(f"file{number % 7}.txt", 10 * number, f"Owl number {number} sleeps.") for number in range(40)]

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from recipes.eagle_head import EagleHead, hidden_states, loss
-from tests.tiny import byte_tokenizer, tiny_model
+from tests.tiny import save_model, tiny_model
 from tests.vllm.engine_process import greedy_answer, outputs, start
 
 pytestmark = [
@@ -38,8 +38,7 @@ def train_head(model: PreTrainedModel, texts: list[list[int]]) -> EagleHead:
 def test_answers_with_references_and_a_head_equal_plain_decoding(tmp_path: Path) -> None:
     """Every other request has its own answer as a reference; the head has learned the others' answers."""
     model = tiny_model("llama", num_attention_heads=2)
-    model.save_pretrained(tmp_path / "model")
-    byte_tokenizer().save_pretrained(tmp_path / "model")
+    save_model(model, tmp_path / "model")
     answers = [greedy_answer(model, prompt, NEW_TOKENS) for prompt in PROMPTS]
     texts = [prompt + answer for prompt, answer in zip(PROMPTS, answers, strict=True)]
     train_head(model, texts[1::2]).save(tmp_path / "head", model.config)

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from antiphon.accel.engines.torch.loading import checkpoint_of, load_pretrained
-from tests.tiny import byte_tokenizer, tiny_model
+from tests.tiny import save_model, tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 
@@ -22,19 +22,13 @@ from tests.accel.openvino.builders import in_precision
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 
-def save(model: Any, folder: Path, **options: Any) -> Path:
-    model.save_pretrained(folder, **options)
-    byte_tokenizer().save_pretrained(folder)
-    return folder
-
-
 def load(folder: Path, dtype: str = "float32") -> Any:
     return load_pretrained(folder, dtype=dtype, device="cpu")[0]
 
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    return save(in_precision(tiny_model(hidden_size=128), torch.bfloat16), tmp_path / "model")
+    return save_model(in_precision(tiny_model(hidden_size=128), torch.bfloat16), tmp_path / "model")
 
 
 def test_a_replaced_checkpoint_has_another_fingerprint_and_is_converted_again(saved: Path) -> None:
@@ -48,19 +42,18 @@ def test_a_replaced_checkpoint_has_another_fingerprint_and_is_converted_again(sa
     before = start()
     assert start() == before
     assert stages == [0, 1, 2]
-    save(tiny_model(hidden_size=128, seed=1), saved)
+    save_model(tiny_model(hidden_size=128, seed=1), saved)
     assert start() != before
     assert stages == [0, 1, 2, 0, 1, 2]
     assert folder_of(before).is_dir()
 
 
 def test_all_shards_of_a_checkpoint_are_shared(tmp_path: Path) -> None:
-    folder = save(
+    folder = save_model(
         in_precision(tiny_model(hidden_size=128), torch.bfloat16), tmp_path / "shards", max_shard_size="150KB"
     )
     model = load(folder)
-    checkpoint = checkpoint_of(model)
-    assert checkpoint is not None
+    checkpoint: Any = checkpoint_of(model)
     files = [each.path for each in checkpoint.files]
     assert len(files) > 1
     owners = attach_weights(paged_model(model, declared_traits(model)), model, files)

@@ -5,7 +5,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -67,6 +67,7 @@ def matrix_with_near_ties(seed: int, scale: float, hidden: int = HIDDEN) -> torc
     return matrix.bfloat16().float()
 
 
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10**6),
     size=SIZES,

@@ -1,5 +1,6 @@
-"""MLP blocks: adjacent products become one without a change of the logits; 16-bit weights have no float32 copy."""
+"""Compiled graphs: merged products, no copy of 16-bit weights, and no node that only moves data."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -7,23 +8,24 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from antiphon.accel.engines.openvino.graph import PagedGraph
+from antiphon.accel.engines.openvino.weights import attach_weights
 from antiphon.accel.engines.torch.traits import declared_traits
 from antiphon.accel.processor import processor_flags
+from tests.accel.openvino.builders import graph_of
 from tests.families.table import tiny_model
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 
 from antiphon.accel.engines.openvino.conversion import paged_model
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
-from antiphon.accel.engines.openvino.graph import PagedGraph
 from antiphon.accel.engines.openvino.mlp import find_gated_blocks, fuse_products
 from antiphon.accel.engines.openvino.runtime import supports_precision
-from antiphon.accel.engines.openvino.weights import TemporaryWeights, attach_weights
+from antiphon.accel.engines.openvino.weights import TemporaryWeights
 from tests.accel.openvino.builders import (
     MEMORY,
     compiled,
     expect_plain,
-    graph_of,
     in_precision,
     layer_types,
     step,
@@ -107,3 +109,19 @@ def test_the_products_of_an_mlp_block_are_not_fused_in_bfloat16() -> None:
     if not supports_precision("bf16") or "LLMMLP" not in layer_types(compiled(graph.clone(), "bf16")):
         pytest.skip("OpenVINO does not fuse MLP blocks on this processor")
     assert "LLMMLP" not in layer_types(PagedGraph(graph, precision="bf16", threads=2)._compiled)
+
+
+def node_counts(family: str, layers: int) -> Counter[str]:
+    model = tiny_model(family, num_hidden_layers=layers)
+    graph = graph_of(model)
+    compiled = PagedGraph(graph, precision="f32", threads=1, weights=attach_weights(graph, model))._compiled
+    kinds = [node.get_rt_info()["layerType"].astype(str) for node in compiled.get_runtime_model().get_ops()]
+    return Counter(kind for kind in kinds if kind not in ("Const", "Input", "Output"))
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_a_layer_transposes_nothing_and_reshapes_six_times(family: str) -> None:
+    """Two reshapes divide queries and keys into heads, three join heads for attention, one gives back the rows."""
+    layer = node_counts(family, 3) - node_counts(family, 2)
+    few = {"PagedAttention": 1, "RoPE": 2, "RMS": 2, "Eltwise": 3, "Reshape": 6}
+    assert layer == Counter(few | {"FullyConnected": 7})

@@ -14,7 +14,7 @@ import torch
 from antiphon.accel import LanguageModel
 from antiphon.accel.stored_model import NotCachedError, StoredModel
 from tests.accel.openvino.builders import in_precision
-from tests.tiny import byte_tokenizer, tiny_model
+from tests.tiny import save_model, tiny_model
 
 pytestmark = pytest.mark.slow
 
@@ -43,9 +43,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 
 
 def save(folder: Path, seed: int = 0, dtype: torch.dtype = torch.bfloat16, **config: Any) -> Path:
-    in_precision(tiny_model(seed=seed, hidden_size=128, **config), dtype).save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
-    return folder
+    return save_model(in_precision(tiny_model(seed=seed, hidden_size=128, **config), dtype), folder)
 
 
 def load(folder: Path, **options: Any) -> LanguageModel:

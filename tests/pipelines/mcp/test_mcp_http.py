@@ -22,8 +22,8 @@ from tests.load.servers import free_port
 from tests.pipelines.mcp.conftest import Gate, ProgressLog, app_with_mcp
 from tests.pipelines.server.conftest import tiny_service
 from tests.pipelines.server.live_server import live_server
-from tests.pipelines.server.test_disconnect import becomes
-from tests.pipelines.server.test_readiness import running
+from tests.pipelines.server.test_request_limits import becomes
+from tests.pipelines.server.test_shutdown import running
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +60,7 @@ def address(service: Service, gate: Gate) -> Iterator[str]:
 async def connected(address: str, key: str = KEYS[0], mode: Any = "auto") -> AsyncIterator[Client]:
     """Connect a client that sends an API key."""
     async with (
-        httpx2.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=30) as http,
+        httpx2.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=60) as http,
         Client(streamable_http_client(f"{address}/mcp", http_client=http), mode=mode) as client,
     ):
         yield client

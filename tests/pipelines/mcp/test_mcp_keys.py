@@ -7,10 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from mcp import Client, MCPError
-from mcp.client.streamable_http import streamable_http_client
 
 from antiphon.pipelines import Rag
 from antiphon.pipelines.extractive_model import EXTRACTIVE, ExtractiveModel
@@ -22,6 +20,7 @@ from antiphon.pipelines.server.service import Service, make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import Passage, Retriever
 from tests.pipelines.mcp.conftest import app_with_mcp, index_of_documents, text_of
+from tests.pipelines.mcp.test_mcp_http import connected
 from tests.pipelines.server.live_server import live_server
 
 pytestmark = pytest.mark.slow
@@ -126,10 +125,7 @@ class KeyHolder:
 async def holder(address: str, number: int) -> AsyncIterator[KeyHolder]:
     """Connect a client; every other one speaks the version of the protocol with sessions."""
     mode: Any = "legacy" if number % 2 else "auto"
-    async with (
-        httpx2.AsyncClient(headers={"Authorization": f"Bearer key-{number}"}, timeout=60) as http,
-        Client(streamable_http_client(f"{address}/mcp", http_client=http), mode=mode) as client,
-    ):
+    async with connected(address, f"key-{number}", mode) as client:
         yield KeyHolder(client, number)
 
 

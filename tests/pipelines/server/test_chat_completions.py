@@ -18,13 +18,15 @@ MESSAGES = [{"role": "user", "content": "How do bees live?"}]
 REFERENCES = ["Bees live in colonies of up to sixty thousand.", {"id": "r2", "title": "Honey", "text": "Honey keeps."}]
 
 
-def chat(client: TestClient, **more: Any) -> dict[str, Any]:
-    response = client.post(
-        "/v1/chat/completions", json={"model": "tiny", "messages": MESSAGES, "max_tokens": 12} | more
-    )
+def post(client: TestClient, path: str, **body: Any) -> dict[str, Any]:
+    response = client.post(path, json={"model": "tiny"} | body)
     assert response.status_code == 200, response.text
     found: dict[str, Any] = response.json()
     return found
+
+
+def chat(client: TestClient, **more: Any) -> dict[str, Any]:
+    return post(client, "/v1/chat/completions", **{"messages": MESSAGES, "max_tokens": 12} | more)
 
 
 def events(client: TestClient, path: str = "/v1/chat/completions", **body: Any) -> list[Any]:

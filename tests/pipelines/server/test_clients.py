@@ -1,4 +1,4 @@
-"""Requests of Open WebUI, LibreChat and Continue, replayed: each client finds in the responses what it reads."""
+"""Requests of Open WebUI, LibreChat and Continue, replayed; and the standard tests of LangChain over HTTP."""
 
 import base64
 import json
@@ -6,15 +6,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
+from langchain_openai import ChatOpenAI
+from langchain_tests.integration_tests import ChatModelIntegrationTests
 
 from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from tests.integrations.scripted_model import ScriptedModel
 from tests.pipelines.server.conftest import Serve
+from tests.pipelines.server.live_server import live_server
 
 pytestmark = pytest.mark.slow
 
@@ -156,3 +160,45 @@ def test_a_browser_on_an_allowed_page_may_send_requests(client: TestClient) -> N
     listed = client.get("/v1/models", headers={"Origin": ORIGIN, "Authorization": "Bearer KEY"})
     assert listed.headers["access-control-allow-origin"] == ORIGIN
     assert client.options("/v1/models", headers=asked | {"Origin": "http://other.example"}).status_code == 403
+
+
+@pytest.fixture(scope="module")
+def _served() -> Iterator[None]:
+    service = make_service(ScriptedModel(), ServerSettings(), name="scripted")
+    with live_server(create_app(service)) as TestChatOpenAI.address:
+        yield
+
+
+@pytest.mark.exhaustive  # some 15 seconds; the other tests of the protocol detect the same bugs
+@pytest.mark.usefixtures("_served")
+@pytest.mark.filterwarnings(
+    "ignore:Received a Pydantic BaseModel V1 schema"
+)  # ChatOpenAI mistakes tools for such models
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # of objects that openai-python has parsed
+class TestChatOpenAI(ChatModelIntegrationTests):
+    address: str
+
+    @property
+    def chat_model_class(self) -> type[ChatOpenAI]:
+        return ChatOpenAI
+
+    @property
+    def chat_model_params(self) -> dict[str, Any]:
+        served = {"base_url": f"{self.address}/v1", "api_key": "none", "model": "scripted", "stream_usage": True}
+        http_client = httpx.AsyncClient(
+            limits=httpx.Limits(max_keepalive_connections=0)
+        )  # each test has a separate event loop
+        options = {"max_completion_tokens": 200, "logit_bias": {ord('"'): 100}, "max_retries": 0}
+        return served | options | {"http_async_client": http_client}
+
+    @property
+    def model_override_value(self) -> str:
+        return "scripted"
+
+    @property
+    def supports_json_mode(self) -> bool:
+        return True
+
+    @property
+    def supports_anthropic_inputs(self) -> bool:
+        return True

@@ -3,7 +3,6 @@
 import base64
 import io
 import zipfile
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,27 +11,20 @@ from fastapi.testclient import TestClient
 from antiphon.accel import LanguageModel
 from antiphon.retrieval import HashEmbedder, Passage
 from tests.pipelines.server.conftest import Serve
-from tests.pipelines.server.test_chat_completions import chat, events
+from tests.pipelines.server.test_chat_completions import chat, events, post
 
 QUESTION = [{"role": "user", "content": "How long does honey keep?"}]
 
 
-def post(client: TestClient, path: str, **body: Any) -> dict[str, Any]:
-    response = client.post(path, json=body)
-    assert response.status_code == 200, response.text
-    found: dict[str, Any] = response.json()
-    return found
-
-
 def test_completions_continue_texts_and_token_ids(client: TestClient, typist: LanguageModel) -> None:
     own = typist.generate("Bees", max_new_tokens=8)
-    result = post(client, "/v1/completions", model="tiny", prompt=["Bees", "Ants"], max_tokens=8, logprobs=1)
+    result = post(client, "/v1/completions", prompt=["Bees", "Ants"], max_tokens=8, logprobs=1)
     assert [each["text"] for each in result["choices"]] == [own.text, typist.generate("Ants", max_new_tokens=8).text]
     assert len(result["choices"][0]["logprobs"]["token_logprobs"]) == 8
     assert result["usage"]["completion_tokens"] == 16
     assert result["usage"]["prompt_tokens"] == 2 * own.usage.prompt_tokens
     ids = typist.tokenizer.encode("Bees", add_special_tokens=False)
-    assert post(client, "/v1/completions", model="tiny", prompt=ids, max_tokens=8)["choices"][0]["text"] == own.text
+    assert post(client, "/v1/completions", prompt=ids, max_tokens=8)["choices"][0]["text"] == own.text
     streamed = events(client, "/v1/completions", prompt="Bees", max_tokens=8, stream_options={"include_usage": True})
     assert "".join(each["choices"][0]["text"] for each in streamed[:-1]) == own.text
     assert streamed[-1]["usage"]["completion_tokens"] == 8

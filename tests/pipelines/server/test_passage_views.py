@@ -180,13 +180,10 @@ def test_a_passage_without_a_pdf_file_has_no_page(client: TestClient, folder: Pa
         assert str(folder) not in response.text
 
 
-def test_a_file_that_was_replaced_after_it_was_indexed_is_not_shown(client: TestClient, folder: Path) -> None:
+def test_only_the_pages_of_the_passage_in_its_unchanged_file_are_shown(client: TestClient, folder: Path) -> None:
     identifier = passage_id(folder, "replaced.pdf", "Locks are changed every month.")
     assert client.get(f"/passages/{identifier}/pages").status_code == 404
     assert client.get(f"/passages/{identifier}/page.png", params={"page": 2}).status_code == 404
-
-
-def test_only_the_pages_of_the_passage_are_shown(client: TestClient, folder: Path) -> None:
     identifier = passage_id(folder, "keys.pdf")
     for page in (0, 1, 3):
         assert client.get(f"/passages/{identifier}/page.png", params={"page": page}).status_code == 404

@@ -1,17 +1,32 @@
-"""OpenAI's protocol as clients interpret it: context length, limits, seeds, end tokens, echo, bytes and offsets."""
+"""The protocol of OpenAI: every parameter that its clients send is supported, ignored or refused as the page says."""
 
+import inspect
+import re
 from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 from openai import BadRequestError, OpenAI
+from openai.resources import Completions, Embeddings
+from openai.resources.chat import Completions as ChatCompletions
+from openai.resources.responses import Responses
 
 from antiphon.accel import LanguageModel
 from antiphon.pipelines.server.app import create_app
+from antiphon.pipelines.server.request_schemas import (
+    UNSUPPORTED,
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+)
+from antiphon.pipelines.server.responses_schema import STATEFUL, ResponseRequest
 from antiphon.pipelines.server.service import make_service
 from antiphon.pipelines.server.settings import ServerSettings
 from antiphon.retrieval import HashEmbedder
+from tests.table_part import part
 from tests.tiny import byte_tokenizer, tiny_model
 
 pytestmark = pytest.mark.slow
@@ -55,8 +70,10 @@ def test_a_prompt_beyond_the_context_window_has_the_code_and_text_that_clients_k
     assert raised.value.code == "context_length_exceeded"
 
 
-@pytest.mark.parametrize("limit", [10_000, WINDOW, -1, None])
-@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+LIMITS = [*product(("max_tokens", "max_completion_tokens"), (10_000, WINDOW, -1, None))]
+
+
+@pytest.mark.parametrize(("name", "limit"), part(LIMITS, [LIMITS[0], LIMITS[3], LIMITS[5], LIMITS[6]]))
 def test_a_limit_above_the_window_is_reduced_and_none_is_no_limit(client: OpenAI, name: str, limit: Any) -> None:
     given: dict[str, Any] = {"max_tokens": None} | {name: limit}
     usage = chat(client, **given, extra_body={"ignore_eos": True}).usage
@@ -153,3 +170,56 @@ def test_embeddings_refuse_input_that_would_be_cut_unless_the_client_allows_it(c
     assert cut.usage.model_dump() == {"prompt_tokens": 512, "total_tokens": 512, "truncated_tokens": 88}
     with pytest.raises(BadRequestError, match="truncate_prompt_tokens is 10; only -1 is supported"):
         client.embeddings.create(model="tiny", input=long, extra_body={"truncate_prompt_tokens": 10})
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "api_parameters.md"
+ENDPOINTS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "/v1/chat/completions": (ChatCompletions, ChatRequest, {"messages": [{"role": "user", "content": "Bees"}]}),
+    "/v1/completions": (Completions, CompletionRequest, {"prompt": "Bees"}),
+    "/v1/responses": (Responses, ResponseRequest, {"input": "Bees"}),
+    "/v1/embeddings": (Embeddings, EmbeddingRequest, {"input": "Bees"}),
+}
+OF_THE_CLIENT = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
+
+
+def table(endpoint: str) -> dict[str, str]:
+    """Return the status of each parameter of an endpoint in the docs."""
+    section = PAGE.read_text(encoding="utf-8").partition(f"\n`{endpoint}`\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (supported|ignored|refused) \|", section, re.MULTILINE)
+    assert len(rows) == len(dict(rows)) == section.count("\n| `"), "every row has one of the three words"
+    return dict(rows)
+
+
+@pytest.fixture(scope="module")
+def http_client() -> Iterator[TestClient]:
+    model = LanguageModel(tiny_model(), byte_tokenizer(), name="tiny")
+    with TestClient(create_app(make_service(model, ServerSettings(), name="tiny"))) as client:
+        yield client
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_every_parameter_is_listed_with_what_the_server_does(endpoint: str) -> None:
+    resource, schema, _ = ENDPOINTS[endpoint]
+    listed, fields = table(endpoint), set(schema.model_fields)
+    sent = set(inspect.signature(resource.create).parameters) - OF_THE_CLIENT
+    assert sent | fields <= listed.keys()
+    assert {name for name, status in listed.items() if status == "supported"} <= fields
+    refused = {name for name, status in listed.items() if status == "refused"}
+    assert refused <= {*UNSUPPORTED, *STATEFUL} - fields
+    assert not {name for name, status in listed.items() if status == "ignored"} & {*UNSUPPORTED, *STATEFUL}
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_refused_parameters_are_refused_by_name_and_ignored_ones_accepted(
+    http_client: TestClient, endpoint: str
+) -> None:
+    body = {"model": "tiny", **ENDPOINTS[endpoint][2]}
+    for name, status in table(endpoint).items():
+        if status == "refused":
+            response = http_client.post(endpoint, json=body | {name: "given"})
+            assert (response.status_code, response.json()["error"]["param"]) == (400, name)
+    fields = ENDPOINTS[endpoint][1].model_fields
+    ignored = {name: "given" for name, status in table(endpoint).items() if status == "ignored" and name not in fields}
+    if endpoint != "/v1/embeddings":
+        limit = "max_output_tokens" if endpoint == "/v1/responses" else "max_tokens"
+        assert http_client.post(endpoint, json=body | ignored | {limit: 1}).status_code == 200

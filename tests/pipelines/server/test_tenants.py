@@ -1,10 +1,9 @@
-"""Isolation of tenants: forty clients at every endpoint, each with a key and a secret that no other may receive."""
+"""Isolation of tenants: twenty clients at every endpoint, each with a key and a secret that no other may receive."""
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,14 +12,14 @@ import pytest
 from fastapi.testclient import TestClient
 
 from antiphon.accel import LanguageModel, PrefixCache
-from antiphon.accel.drafting.draft import Draft, Tokens
-from antiphon.accel.drafting.drafters import Blend, RecyclingTable
+from antiphon.accel.drafting.drafters import RecyclingTable
 from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.tenants import Tenant, Tenants
 from antiphon.retrieval import HashEmbedder, Passage, index_passages
+from tests.integrations.request_recorder import RequestRecorder
 from tests.pipelines.server.conftest import tiny_service
 
-TENANTS = 40
+TENANTS = 20
 SECRET = re.compile(r"secret-(\d{3})")
 
 
@@ -34,41 +33,20 @@ def tenants_in(response: Any) -> set[int]:
     return {int(each) for each in SECRET.findall(response if isinstance(response, str) else json.dumps(response))}
 
 
-@dataclass(slots=True)
-class DraftingLog:
-    """Records for every request in the scheduler the tenants whose secrets its prompt and its references contain."""
-
-    model: LanguageModel
-    seen: list[tuple[set[int], set[int]]] = field(default_factory=list)
-
-    def drafter(self) -> Blend:
-        """Return the default drafter, which also records prompts and references here."""
-        log = self
-
-        class RecordingBlend(Blend):
-            def begin(self, prompt: Tokens, references: Sequence[Tokens]) -> Draft:
-                decode = log.model.tokenizer.decode
-                known = [tenants_in(decode(list(each))) for each in references]
-                log.seen.append((tenants_in(decode(list(prompt))), set().union(*known)))
-                return super().begin(prompt, references)
-
-        return RecordingBlend()
+@pytest.fixture
+def log(typist: LanguageModel) -> RequestRecorder:
+    """The prompt and the references of every request in the scheduler."""
+    return RequestRecorder(typist.tokenizer)
 
 
 @pytest.fixture
-def log(typist: LanguageModel) -> DraftingLog:
-    log = DraftingLog(typist)
-    log.model = LanguageModel(typist.model, typist.tokenizer, name="recording", drafter=log.drafter)
-    return log
-
-
-@pytest.fixture
-def client(log: DraftingLog, passages: list[Passage], tmp_path: Path) -> Iterator[TestClient]:
+def client(
+    log: RequestRecorder, typist: LanguageModel, passages: list[Passage], tmp_path: Path
+) -> Iterator[TestClient]:
+    model = LanguageModel(typist.model, typist.tokenizer, name="recording", drafter=log.drafter)
     index_passages(passages, tmp_path / "index", HashEmbedder())
     keys = tuple(f"key-{number}" for number in range(TENANTS))
-    service = tiny_service(
-        log.model, tmp_path / "index", api_keys=keys, max_waiting=64, max_tenants=TENANTS, max_running=8
-    )
+    service = tiny_service(model, tmp_path / "index", api_keys=keys, max_waiting=64, max_tenants=TENANTS, max_running=8)
     with TestClient(create_app(service)) as client:
         yield client
 
@@ -109,16 +87,20 @@ class TenantClient:
 
 
 @pytest.mark.slow
-def test_forty_tenants_at_every_endpoint_receive_nothing_of_each_other(client: TestClient, log: DraftingLog) -> None:
+def test_twenty_tenants_at_every_endpoint_receive_nothing_of_each_other(
+    client: TestClient, log: RequestRecorder
+) -> None:
     clients = [TenantClient(client, number) for number in range(TENANTS)]
     with ThreadPoolExecutor(TENANTS) as pool:
         list(pool.map(TenantClient.call_every_endpoint, clients))
     for each in clients:
         assert tenants_in(each.responses) <= {each.number}
-    assert len(log.seen) == 5 * TENANTS
-    for prompt, references in log.seen:
-        assert len(prompt) == 1
-        assert references == prompt, "in the scheduler, too, a request has its own tenant's references only"
+    assert len(log.requests) == 5 * TENANTS
+    for prompt, references in log.requests:
+        assert len(tenants_in(prompt)) == 1
+        assert tenants_in(" ".join(references)) == tenants_in(prompt), (
+            "in the scheduler, too, a request has its own tenant's references only"
+        )
 
 
 @pytest.mark.slow
@@ -187,6 +169,5 @@ def test_prefix_caches_of_all_tenants_together_stay_within_the_limit() -> None:
     assert tenants.cached_tokens == 9
     assert one.cached_tokens == 0
     assert other.take([1, 4, 7]) is newest, "the longest common prefix"
-    new = other.take([9])
-    assert new is not None
+    new: Any = other.take([9])
     assert new.size == 0

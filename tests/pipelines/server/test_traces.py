@@ -23,7 +23,7 @@ from antiphon.retrieval import Retriever
 from tests.conftest import TEXTS
 from tests.pipelines.recorded_spans import attributes, named, recorded_spans, texts, tree
 from tests.pipelines.server.live_server import live_server
-from tests.pipelines.server.test_disconnect import becomes, occupied, send
+from tests.pipelines.server.test_request_limits import becomes, occupied, send
 
 QUESTION = "How many eggs does a queen lay?"
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 24}
