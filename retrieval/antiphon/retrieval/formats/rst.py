@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from docutils import nodes
 from docutils.core import publish_parts
-from docutils.parsers.rst import Directive, Parser, directives, states
+from docutils.parsers.rst import Directive, Parser, directives, states, tableparser
 from docutils.parsers.rst.directives import misc, tables
 from docutils.statemachine import StringList
 from docutils.transforms import Transform
@@ -44,6 +44,7 @@ _VERSIONS = {
     "versionchanged": "Changed in version",
     "versionremoved": "Removed in version",
 }
+_BORDER = re.compile("[=-][ =-]*")  # of a row of a simple table
 _OPTION = re.compile(r"\s*:[\w-]+:(?:\s|$)")
 _ROLE = re.compile(r":[\w:.+-]+:`(.+)`", re.DOTALL)
 _WITH_TARGET = re.compile(r"(.*\S)\s+<[^<>]+>", re.DOTALL)
@@ -209,9 +210,26 @@ class _State(states.RSTState):
     explicit = _EXPLICIT
     directive = _run_directive
 
+    def table_top(self, match: Any, context: Any, next_state: Any, isolate: Any, parser_class: Any) -> Any:
+        """Read a table; simple tables with the parser of this module."""
+        parser = _SimpleTableParser if parser_class is tableparser.SimpleTableParser else parser_class
+        return super().table_top(match, context, next_state, isolate, parser)
+
     def __init__(self, state_machine: Any, debug: bool = False) -> None:
         super().__init__(state_machine, debug)
         self.nested_sm_kwargs = {"state_classes": _STATES, "initial_state": "Body"}
+
+
+class _SimpleTableParser(tableparser.SimpleTableParser):
+    """The parser of simple tables; a row with an empty first cell is read, even if it is the first row."""
+
+    def setup(self, block: Any) -> None:
+        super().setup(block)
+        is_first = True
+        for place, line in enumerate(self.block):
+            if is_first and line.strip():
+                self.block[place] = line if line[0].strip() else f"\u200b{line[1:]}"  # docutils skips the line
+            is_first = bool(_BORDER.fullmatch(line)) or (is_first and not line.strip())
 
 
 _STATES = tuple(type(state.__name__, (_State, state), {}) for state in states.state_classes)
