@@ -215,12 +215,12 @@ def plain_headings(text: str) -> tuple[Heading, ...]:
     for match in _ALONE.finditer(text):
         if _is_title(match[0]) and not any(start < match.end() and match.start() < end for start, end in spans):
             level = len(marks) + 1 if marks else 1 if match.start() == 0 else 2
-            headings.append(Heading(match.start(), match.end(), level, match[0].strip("\ufeff \t\r")))
+            headings.append(Heading(match.start(), match.end(), level, match[0].strip()))
     return tuple(sorted(headings, key=lambda heading: heading.start))
 
 
 def _is_title(line: str, rule: str = "") -> bool:
-    title = line.strip("\ufeff \t\r")
+    title = line.strip()
     is_short = len(title.split()) <= _MOST_WORDS
     return is_short and (len(rule) >= min(len(title), 4) if rule else bool(_PLAIN_TITLE.match(title)))
 

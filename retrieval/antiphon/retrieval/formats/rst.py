@@ -213,7 +213,9 @@ class _State(states.RSTState):
     def table_top(self, match: Any, context: Any, next_state: Any, isolate: Any, parser_class: Any) -> Any:
         """Read a table; simple tables with the parser of this module."""
         parser = _SimpleTableParser if parser_class is tableparser.SimpleTableParser else parser_class
-        return super().table_top(match, context, next_state, isolate, parser)
+        return super().table_top(  # type: ignore[misc]  # of `states.Body`
+            match, context, next_state, isolate, parser
+        )
 
     def __init__(self, state_machine: Any, debug: bool = False) -> None:
         super().__init__(state_machine, debug)
