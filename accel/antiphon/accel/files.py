@@ -144,3 +144,12 @@ def safetensors_header(path: Path) -> bytes:
         if not 0 < length <= size - 8:
             raise ValueError(f"{path} has {size} bytes and claims a header of {length}; it is no safetensors file.")
         return file.read(length)
+
+
+def expanded(name: str | Path) -> Path:
+    """Return a path with the home folder in place of ``~``; unchanged if the user has no home folder."""
+    path = Path(name)
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path
