@@ -188,6 +188,35 @@ def slides_pptx() -> bytes:
     return out.getvalue()
 
 
+def numbered_pptx() -> bytes:
+    """A slide with numbered paragraphs and an equation, whose layout has a text of its own."""
+    from lxml.etree import SubElement, fromstring
+    from pptx import Presentation
+    from pptx.oxml.ns import qn
+
+    presentation, out = Presentation(), io.BytesIO()
+    layout = presentation.slide_layouts[6]
+    slide = presentation.slides.add_slide(layout)
+    for texts, kind, start in ((("Open", "Close"), "arabicPeriod", 1), (("Wait",), "alphaLcParenR", 2)):
+        frame = slide.shapes.add_textbox(0, start, 10, 1).text_frame
+        frame.text = "\n".join(texts)
+        for each in frame.paragraphs:
+            SubElement(each._p.get_or_add_pPr(), qn("a:buAutoNum"), type=kind, startAt=str(start))
+    box = slide.shapes.add_textbox(0, 9, 10, 1)
+    power = f"<m:sSup><m:e>{symbols('x')}</m:e><m:sup>{symbols('2')}</m:sup></m:sSup>"
+    root = fromstring(f"<m:oMath {NAMESPACES}>{symbols('E=')}{power}</m:oMath>")
+    box.text_frame.paragraphs[0]._p.append(root)
+    office = "http://schemas.openxmlformats.org/markup-compatibility/2006"
+    wrapper = fromstring(f"<w:AlternateContent xmlns:w='{office}'><w:Choice/><w:Fallback/></w:AlternateContent>")
+    box.element.addprevious(wrapper)
+    wrapper[0].append(box.element)
+    mark = slide.shapes.add_textbox(0, 0, 10, 1)
+    mark.text_frame.text = "Draft"
+    layout.shapes._spTree.append(mark.element)
+    presentation.save(out)
+    return out.getvalue()
+
+
 def valves_pdf(*, repeated: bool = False) -> bytes:
     """A table of 60 rows on two pages, the second with the header again if it is ``repeated``."""
     header = [("Part", "Opening pressure", "Installed", "Place")]
