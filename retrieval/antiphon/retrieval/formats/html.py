@@ -26,7 +26,7 @@ from antiphon.retrieval.formats.html_elements import (
     item_labels,
     nesting_excess,
 )
-from antiphon.retrieval.formats.merged_cells import count_header_rows, fill, joined_header
+from antiphon.retrieval.formats.merged_cells import with_joined_header
 from antiphon.retrieval.formats.text import decode_text
 
 if TYPE_CHECKING:
@@ -140,6 +140,11 @@ def read_html_document(data: bytes, source: str, *, quote_marks: bool = False) -
     metadata = {"title": title} if title else {}
     code = tuple(text.code)
     return Document(str(text), source, metadata, tuple(text.headings), code=code, warnings=decoded.warnings)
+
+
+def read_html_body(body: str, source: str) -> Document:
+    """Read the content of a page, as `read_html_document` does."""
+    return read_html_document(f"<!doctype html><meta charset=utf-8><body>{body}".encode("utf-8", "replace"), source)
 
 
 def _read_page(markup: str, quote_marks: bool) -> tuple[_Text, str]:
@@ -270,9 +275,7 @@ def _raw_text(root: LexborNode) -> str:
 
 def _table_lines(table: TableNodes) -> Iterator[str]:
     rows = [[_line(children(cell)) if cell is not None else "" for cell in row] for row in table.rows]
-    fill(rows, table.merges)
-    count = count_header_rows(rows, table.merges, table.header_rows) if table.header_rows else 0
-    for number, cells in enumerate([joined_header(rows[:count])] * bool(count) + rows[count:]):
+    for number, cells in enumerate(with_joined_header(rows, table.merges, table.header_rows)):
         yield table_row(cells)
-        if count and not number:
+        if table.header_rows and not number:
             yield f"|{'---|' * len(cells)}"

@@ -99,7 +99,7 @@ def read_markdown_document(data: bytes, source: str) -> Document:
 
 def _with_tables(text: str) -> str:
     """Return the text with its HTML tables as Markdown tables, except tables that only lay out the page."""
-    from antiphon.retrieval.formats.html import read_html_document
+    from antiphon.retrieval.formats.html import read_html_body
 
     starts, parts, position = _line_starts(text), list[str](), 0
     for token in _parser(with_inline=False).parse(text):
@@ -108,7 +108,7 @@ def _with_tables(text: str) -> str:
         for match in _TABLE.finditer(text, max(position, starts[token.map[0]])):
             if match.start() >= starts[token.map[1]]:
                 break
-            table = read_html_document(match[0].encode("utf-8", "replace"), "").text
+            table = read_html_body(match[0], "").text
             if table.startswith("| ") or "\n| " in table:
                 parts += [text[position : match.start()], "\n", table, "\n"]
                 position = match.end()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon.retrieval.document import LONE_SURROGATE, Document
 from antiphon.retrieval.formats import ocr
+from antiphon.retrieval.formats.document_builder import listed
 from antiphon.retrieval.formats.markup import numbered_headings
 from antiphon.retrieval.formats.pdf_layout import SOFT_HYPHEN, Line, in_reading_order, rotated, without_running_lines
 from antiphon.retrieval.formats.pdf_text import joined, pages_text, without_hyphens
@@ -28,7 +29,6 @@ _LIGATURES = str.maketrans(dict(zip("ﬀﬁﬂﬃﬄﬅﬆ", ("ff", "fi", "fl", 
 _WIDE_GAP = 1.5  # of the line's height; a line is split into columns or cells at wider gaps
 _LINE = re.compile(rf"[^\r\n{SOFT_HYPHEN}]*(?:{SOFT_HYPHEN}|\r?\n|\r|\Z)")
 _ENCRYPTED, _UNSUPPORTED = 4, 5  # error codes of PDFium
-_LISTED = 12
 _PICTURE = 0.5  # of the area of a page that pictures cover: its text is in them
 _WHITE = 250  # of 255: the least red, green and blue of letters that are not seen on paper
 _NEAR = 5.0  # points from a place to its character
@@ -174,8 +174,7 @@ def _covers(typed: Line, recognized: Line) -> bool:
 
 
 def _named(pages: list[int]) -> str:
-    more = f" and {len(pages) - _LISTED} more" if len(pages) > _LISTED else ""
-    return f"{'pages' if len(pages) > 1 else 'page'} {', '.join(map(str, pages[:_LISTED]))}{more}"
+    return f"{'pages' if len(pages) > 1 else 'page'} {listed(pages)}"
 
 
 def _lines(page: PdfPage, objects: Sequence[Any], *, with_invisible: bool) -> tuple[list[Line], bool, bool]:

@@ -9,7 +9,7 @@ from typing import Any
 from antiphon.retrieval.document import Document
 from antiphon.retrieval.formats.document_builder import DocumentBuilder
 from antiphon.retrieval.formats.equations import M, linear
-from antiphon.retrieval.formats.merged_cells import Merge, count_header_rows, fill, joined_header
+from antiphon.retrieval.formats.merged_cells import Merge, with_joined_header
 from antiphon.retrieval.formats.numerals import numeral
 from antiphon.retrieval.formats.office import PARSER_ERRORS, drawn, drawn_lines, open_office, title_of
 
@@ -151,10 +151,7 @@ def _table(table: Any) -> list[list[str]]:
         for left, cell in enumerate(row)
         if cell.is_merge_origin
     ]
-    rows = [[cell.text for cell in row] for row in cells]
-    fill(rows, merges)
-    count = count_header_rows(rows, merges)
-    return [joined_header(rows[:count]), *rows[count:]]
+    return with_joined_header([[cell.text for cell in row] for row in cells], merges)
 
 
 def _text(frame: Any) -> str:

@@ -20,7 +20,7 @@ from docutils.statemachine import StringList
 from docutils.transforms import Transform
 
 from antiphon.retrieval.document import Document
-from antiphon.retrieval.formats.html import read_html_document
+from antiphon.retrieval.formats.html import read_html_body
 from antiphon.retrieval.formats.text import decode_text
 
 _SETTINGS = {
@@ -62,8 +62,7 @@ def read_rst_document(data: bytes, source: str) -> Document:
         html = publish_parts(decoded.text, parser=_Parser(), writer="html5", settings_overrides=settings)["html_body"]
     except (RecursionError, LookupError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"docutils cannot parse it ({type(error).__name__}: {error})") from error
-    page = f"<!doctype html><meta charset=utf-8><body>{html}</body>"
-    document = read_html_document(page.encode("utf-8", "replace"), source)
+    document = read_html_body(html, source)
     warnings = (*decoded.warnings, *(f"its {each} was not resolved; index that file as well" for each in includes))
     return Document(document.text, source, {}, document.headings, code=document.code, warnings=warnings)
 
@@ -158,16 +157,8 @@ class _Hidden(_Prose):
         return [nodes.inline()] if isinstance(self.state, states.SubstitutionDef) else []
 
 
-class _Table(tables.RSTTable):
-    option_spec = _Options(tables.RSTTable.option_spec or {})
-
-
-class _CSVTable(tables.CSVTable):
-    option_spec = _Options(tables.CSVTable.option_spec or {})
-
-
-class _ListTable(tables.ListTable):
-    option_spec = _Options(tables.ListTable.option_spec or {})
+def _with_any_option(kind: type[Directive]) -> type[Directive]:
+    return type(kind.__name__, (kind,), {"option_spec": _Options(kind.option_spec or {})})
 
 
 _NAMES: dict[type[Directive], str] = {
@@ -178,9 +169,9 @@ _NAMES: dict[type[Directive], str] = {
     "parsed-literal plot productionlist prompt sourcecode testcode testoutput testsetup",
     _Hidden: "autosummary contents date default-domain default-role highlight image include index literalinclude meta "
     "raw role sectionauthor sectnum tabularcolumns testcleanup toctree",
-    _Table: "table",
-    _CSVTable: "csv-table",
-    _ListTable: "list-table",
+    _with_any_option(tables.RSTTable): "table",
+    _with_any_option(tables.CSVTable): "csv-table",
+    _with_any_option(tables.ListTable): "list-table",
     misc.Replace: "replace",
     misc.Unicode: "unicode",
 }

@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element, fromstring, tostring
 
 from antiphon.retrieval.document import Document
 from antiphon.retrieval.formats.equations import M, linear
-from antiphon.retrieval.formats.html import read_html_document
+from antiphon.retrieval.formats.html import read_html_body
 from antiphon.retrieval.formats.office import (
     PARSER_ERRORS,
     Office,
@@ -67,8 +67,7 @@ def read_word_document(data: bytes, source: str) -> Document:
     if unknown := sorted({each.message.removeprefix(_UNKNOWN) for each in result.messages if _UNKNOWN in each.message}):
         warnings.append(f"its elements of these kinds were not read: {', '.join(unknown)}")
     html = _FIRST_ROW.sub(_header, _BACK_LINK.sub("", result.value)).replace("<ol>", '<ol class="numbered">')
-    page = f"<!doctype html><meta charset=utf-8><body>{html}</body>"
-    document = read_html_document(page.encode("utf-8", "replace"), source)
+    document = read_html_body(html, source)
     title = title_of(office.archive)
     return replace(document, metadata={"title": title} if title else {}, code=(), warnings=tuple(warnings))
 
