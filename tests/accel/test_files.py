@@ -5,13 +5,11 @@ import os
 import sqlite3
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
-from antiphon.accel import cache_folder
 from antiphon.accel.files import (
     is_disk_full,
     remove_stale_folders,
@@ -87,13 +85,14 @@ def test_who_has_the_old_file_open_reads_its_whole_content(tmp_path: Path) -> No
 
 
 SHOW = "from antiphon.accel.cache_folder import cache_folder; print(cache_folder(), cache_folder().is_dir())"
+UNKNOWN_USER = "import sys; sys.modules['pwd'] = None; "  # without the list of users, nobody is known
 
 
-def shown(tmp_path: Path, **environment: str) -> tuple[list[str], str]:
+def shown(tmp_path: Path, program: str = SHOW, **environment: str) -> tuple[list[str], str]:
     """Return the folder of a process with this environment only, whether it exists, and its standard error."""
     kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     tmp_path.joinpath("tmp").mkdir(exist_ok=True)
-    command = [sys.executable, "-c", SHOW]
+    command = [sys.executable, "-c", program]
     own = kept | {"TMPDIR": str(tmp_path / "tmp")} | environment
     done = subprocess.run(command, env=own, cwd=tmp_path, capture_output=True, text=True, check=True)
     return done.stdout.split(), done.stderr
@@ -106,14 +105,13 @@ def test_a_home_that_cannot_be_written_is_named_once_with_the_variable(tmp_path:
     assert said.count("set XDG_CACHE_HOME") == 1
 
 
-def test_an_unknown_user_without_a_home_gets_no_folder_named_by_a_tilde(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.warns(UserWarning, match="~/.cache/antiphon cannot be written"):
-        folder = cache_folder._usable("~/.cache/antiphon")
-    assert [*tmp_path.iterdir()] == [folder]
+def test_an_unknown_user_without_a_home_gets_no_folder_named_by_a_tilde(tmp_path: Path) -> None:
+    [folder, exists], said = shown(tmp_path, UNKNOWN_USER + SHOW)
+    assert (Path(folder).parent, exists) == (tmp_path / "tmp", "True")
+    assert "~/.cache/antiphon cannot be written" in said
+    settings = "from antiphon.pipelines.cli.config import read_settings; print(read_settings())"
+    assert shown(tmp_path, UNKNOWN_USER + settings)[0] == ["{}"]
+    assert [each.name for each in tmp_path.iterdir()] == ["tmp"]
 
 
 def test_a_usual_home_is_used_without_a_word(tmp_path: Path) -> None:

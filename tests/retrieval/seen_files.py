@@ -13,6 +13,7 @@ NAMESPACES = (
     'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main" '
     'xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"'
 )
+DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
 Rows = Sequence[Sequence[Any]]
 
 FEES: Rows = [
@@ -184,6 +185,34 @@ def slides_pptx() -> bytes:
         for column, text in enumerate(cells):
             table.cell(row, column).text = text
     table.cell(1, 0).merge(table.cell(3, 0))
+    presentation.save(out)
+    return out.getvalue()
+
+
+def numbered_pptx() -> bytes:
+    """A slide with numbered paragraphs and an equation, whose layout has a text of its own."""
+    from pptx import Presentation
+    from pptx.oxml import parse_xml
+
+    presentation, out = Presentation(), io.BytesIO()
+    layout = presentation.slide_layouts[6]
+    slide = presentation.slides.add_slide(layout)
+    for texts, kind, start in ((("Open", "Close"), "arabicPeriod", 1), (("Wait",), "alphaLcParenR", 2)):
+        frame = slide.shapes.add_textbox(0, start, 10, 1).text_frame
+        frame.text = "\n".join(texts)
+        for each in frame.paragraphs:
+            number = f"<a:buAutoNum xmlns:a='{DRAWING}' type='{kind}' startAt='{start}'/>"
+            each._p.get_or_add_pPr().append(parse_xml(number))
+    box = slide.shapes.add_textbox(0, 9, 10, 1)
+    power = f"<m:sSup><m:e>{symbols('x')}</m:e><m:sup>{symbols('2')}</m:sup></m:sSup>"
+    box.text_frame.paragraphs[0]._p.append(parse_xml(f"<m:oMath {NAMESPACES}>{symbols('E=')}{power}</m:oMath>"))
+    compatibility = "http://schemas.openxmlformats.org/markup-compatibility/2006"
+    wrapper = parse_xml(f"<w:AlternateContent xmlns:w='{compatibility}'><w:Choice/><w:Fallback/></w:AlternateContent>")
+    box.element.addprevious(wrapper)
+    wrapper[0].append(box.element)
+    mark = slide.shapes.add_textbox(0, 0, 10, 1)
+    mark.text_frame.text = "Draft"
+    layout.shapes._spTree.append(mark.element)
     presentation.save(out)
     return out.getvalue()
 

@@ -200,6 +200,30 @@ KINDS: dict[str, Case] = {
         ("Secret", "Covert"),
         ("its hidden text was not read: 2",),
     ),
+    "fields.docx": (
+        lambda: seen.word(
+            f"<w:p><w:fldSimple w:instr='SEQ'>{seen.run('Table 1')}</w:fldSimple>{seen.run(' has 10')}"
+            + seen.run("6", '<w:vertAlign w:val="superscript"/>')
+            + seen.run(" parts.")
+            + "<w:r><w:footnoteReference w:id='77'/></w:r></w:p>"
+        ),
+        ("Table 1 has 10^6 parts.",),
+    ),
+    "numbers.pptx": (
+        seen.numbered_pptx,
+        ("1. Open\n2. Close\n\nb) Wait", "E=x^2"),
+        (),
+        ("its layouts have text, which was not read: 1",),
+    ),
+    "marks.html": (
+        lambda: (
+            b"<table><caption>Fees</caption><tr><th>Plan<th>Fee<tr><td>Basic<td>10<sup>3</sup></table><p><input "
+            b"type=checkbox checked>paid<input type=checkbox>open<p style='mso-hide:all'>Preview<p>in 2019<sup><a>1</a>"
+            b"<p><math><mfrac><mrow><mi>a</mi><mo>+</mo><mi>b</mi></mrow><mi>c</mi></mfrac><msqrt><mi>x</mi></msqrt>"
+        ),
+        ("Fees\n\n| Plan | Fee |", "10^3", "\u2612paid\u2610open", "in 20191", "(a+b)/c\u221a(x)"),
+        ("Preview",),
+    ),
     "lists.html": (
         lambda: b"<ol start=3 type=a><li>x<li value=9>y</ol><ol reversed><li>two<li>one</ol><ul><li>dot</ul>",
         ("c. x\ni. y", "2. two\n1. one", "- dot"),
@@ -219,6 +243,16 @@ KINDS: dict[str, Case] = {
     "invisible.pdf": (
         lambda: pages_of(shown(lines("Visible words.")) + b" 3 Tr " + shown(lines("Secret words.", top=500))),
         ("Visible words.",),
+        ("Secret",),
+        ("page 1 with invisible text, which was not read",),
+    ),
+    "covered.pdf": (
+        lambda: pages_of(
+            b"0.9 g 60 690 300 40 re f 0 g "
+            + shown(lines("Visible: Secret words, visible end."))
+            + b" 0 g 105 695 66 14 re f 1 0 0 RG 60 690 300 40 re S"
+        ),
+        ("Visible:", "visible end."),
         ("Secret",),
         ("page 1 with invisible text, which was not read",),
     ),
@@ -251,10 +285,10 @@ KINDS: dict[str, Case] = {
         partial(
             seen.mail,
             b"BEGIN:VCALENDAR\nBEGIN:VEVENT\nBEGIN:VALARM\nDESCRIPTION:Reminder\nEND:VALARM\nSUMMARY:Valve test\n"
-            b"RRULE:FREQ=WEEKLY\nSTATUS:CANCELLED\nEND:VEVENT\nEND:VCALENDAR\n",
+            b"RRULE:FREQ=WEEKLY\nORGANIZER;CN=Ben:mailto:b@x.org\nSTATUS:CANCELLED\nEND:VEVENT\nEND:VCALENDAR\n",
             b"text/calendar",
         ),
-        ("Valve test\nRepeats: FREQ=WEEKLY\nStatus: CANCELLED",),
+        ("Valve test\nRepeats: FREQ=WEEKLY\nOrganizer: Ben\nStatus: CANCELLED",),
         ("Reminder",),
     ),
     "below.eml": (
@@ -281,6 +315,18 @@ KINDS: dict[str, Case] = {
         (),
         ("its encoding was ",),
     ),
+    "dos.txt": (
+        lambda: ("Die Prüfung der Größe erfolgt jährlich. Frau Müller ist zuständig.\r" * 4).encode("cp850"),
+        ("Die Prüfung der Größe erfolgt jährlich. Frau Müller ist zuständig.\nDie",),
+        (),
+        ("its encoding was ",),
+    ),
+    "error.ipynb": (
+        lambda: (
+            b'{"cells": [{"cell_type": "code", "source": "", "outputs": [{"ename": "ValueError", "evalue": "bad"}]}]}'
+        ),
+        ("ValueError: bad",),
+    ),
     "named.csv": (
         lambda: b"sep=;\nName;Price, net\nPump;1,5\nValve;2,5\n",
         ("| Name | Price, net |\n| ---",),
@@ -297,7 +343,7 @@ KINDS: dict[str, Case] = {
         ("0x1f, 0x8b,\n0x1f",),
     ),
     "data.json": (
-        lambda: b'{"name": "Pump", "icon": "' + b"iVBORw0KGgo4" * 40 + b'"}',
+        lambda: b'{"name": "Pump", "icon": "' + b"iVBORw0KGg-_" * 40 + b'"}',
         ("name: Pump",),
         ("iVBOR",),
     ),

@@ -17,20 +17,26 @@ def cache_folder() -> Path:
 
     If it is not writable, warn once and return a temporary folder.
     """
-    return _usable(user_cache_dir("antiphon"))
+    try:
+        return _usable(user_cache_dir("antiphon"))
+    except RuntimeError:  # neither HOME is set, nor has the user a home folder
+        return _usable("~/.cache/antiphon")
 
 
 @cache
 def _usable(wanted: str) -> Path:
     folder = Path(wanted)
     with suppress(OSError):
-        if folder.is_absolute():  # without a home it begins with "~"
+        if folder.is_absolute():
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if os.access(folder, os.W_OK):
                 return folder
     try:
         folder = _temporary()
     except OSError:  # no folder is writable, so cached content is made again each time
+        warnings.warn(
+            f"{wanted} cannot be written, and there is no temporary folder; set XDG_CACHE_HOME.", stacklevel=3
+        )
         return folder
     warnings.warn(
         f"{wanted} cannot be written, so files are cached in {folder}; set XDG_CACHE_HOME to a folder that can be.",

@@ -232,3 +232,12 @@ def _move(temporary: Path, folder: Path) -> None:
         except OSError:  # another process was faster
             if not is_intact(folder):
                 raise
+
+
+def expanded(name: str | Path) -> Path:
+    """Return a path with the home folder in place of ``~``; unchanged if the user has no home folder."""
+    path = Path(name)
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path

@@ -237,7 +237,7 @@ def _unknown(suffix: str) -> ValueError:
 
 def _checked(document: Document, kind: Format) -> Document:
     """Return the document; raise an error if it has no text that can be saved."""
-    if not document.text.strip("\ufeff \t\r\n\f\v\xa0"):
+    if not document.text.strip():
         empty = "it holds no text (scanned pages need OCR first)" if kind.name == "PDF" else "it is empty"
         raise ValueError("; ".join(document.warnings) or empty)
     if surrogate := LONE_SURROGATE.search(document.text):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.accel.cache_folder import cache_folder
-from antiphon.accel.files import sha256, verified_folder
+from antiphon.accel.files import expanded, sha256, verified_folder
 from antiphon.accel.hub_download import download_weights, find_on_hub
 from antiphon.accel.progress import Progress, ignore_progress
 from antiphon.accel.quiet_loading import quiet_loading
@@ -155,7 +155,7 @@ def resolve_model(name: str, *, cache: Path | None = None, progress: Progress | 
     """
     if (converted := converted_model(name, cache=cache, progress=progress)) is not None:
         return str(converted)
-    if (folder := Path(name).expanduser()).is_dir():
+    if (folder := expanded(name)).is_dir():
         return _model_folder(folder)
     found = _hub_name(name)
     if progress is not None:  # otherwise transformers shows its own bars
@@ -172,7 +172,7 @@ def converted_model(name: str | Path, *, cache: Path | None = None, progress: Pr
     base = functools.partial(smollm2, cache=cache, progress=progress)
     if name == "smollm2":
         return base()
-    folder = READER if name == "reader" else Path(name).expanduser()
+    folder = READER if name == "reader" else expanded(name)
     if is_adapter(folder):
         return merge_adapter(folder, base, models, report)
     return _converted_gguf(folder, models, report) if is_gguf(str(name)) else None
@@ -185,7 +185,7 @@ def check_name(name: str) -> None:
         ValueError: there is no such model.
         ImportError: the package of a bundled model is missing; the message has the command that installs it.
     """
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     if name in BUNDLED:
         _packaged_gguf()
     elif is_gguf(name):

@@ -37,8 +37,15 @@ def config(
 
 
 def settings_file() -> Path:
-    """Return the path of the settings file, which may not exist."""
-    return Path(user_config_dir("antiphon")) / "config.toml"
+    """Return the path of the settings file, which may not exist.
+
+    Raises:
+        FileNotFoundError: the user has no home folder.
+    """
+    try:
+        return Path(user_config_dir("antiphon")) / "config.toml"
+    except RuntimeError as error:
+        raise FileNotFoundError("There is no home folder for the settings; set HOME or XDG_CONFIG_HOME.") from error
 
 
 def read_settings() -> dict[str, Any]:
@@ -47,10 +54,10 @@ def read_settings() -> dict[str, Any]:
     Raises:
         ValueError: the file is not valid, or has an unknown setting.
     """
-    file = settings_file()
     try:
+        file = settings_file()
         found = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):  # also if the home folder is none
+    except (FileNotFoundError, NotADirectoryError, PermissionError):  # also if HOME is not the user's own home folder
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} is not valid TOML ({error}); correct it, or remove it.") from error

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from antiphon.accel.cache_folder import cache_folder
+from antiphon.accel.files import expanded
 from antiphon.pipelines.cli.index_report import index_documents, show_index, update_documents
 from antiphon.retrieval.postgres.address import is_postgres
 
@@ -77,7 +78,7 @@ def index_of(paths: Sequence[Path] | None, index: str | Path | None) -> str | Pa
     from antiphon.retrieval.file_discovery import find_files
     from antiphon.retrieval.index_folder.generations import index_version
 
-    places = sorted({path.expanduser().resolve() for path in paths})
+    places = sorted({expanded(path).resolve() for path in paths})
     key = hashlib.sha256("\0".join(map(str, places)).encode("utf-8", "surrogateescape")).hexdigest()
     folder = cache_folder() / "indexes" / key[:16]
     location, record = folder / places[0].name, folder / "files.json"

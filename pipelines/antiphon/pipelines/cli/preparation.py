@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import gettempdir
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -131,6 +132,7 @@ def preload_encoders() -> None:
     """Start loading the sentence encoders that select quotes, in a thread."""
     from antiphon.pipelines.relevance import bundled_encoders
 
+    gettempdir()  # torch needs one; without one the error is raised here, not in the thread
     Thread(target=bundled_encoders, daemon=True).start()
 
 

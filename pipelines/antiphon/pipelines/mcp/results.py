@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
 
 class Result(BaseModel, extra="forbid"):
     """A result, or a part of one."""
+
+
+Outdated = Annotated[
+    Literal["", "changed", "deleted"], Field(description="What happened to the file since it was indexed.")
+]
 
 
 class PassageFields(Result):
@@ -19,6 +24,7 @@ class PassageFields(Result):
     title: str = Field(description="The headings above the passage; may be empty.")
     location: str = Field(description="The place in the document, such as 'page 3'; may be empty.")
     text: str
+    outdated: Outdated
 
 
 class FoundPassage(PassageFields):
@@ -41,7 +47,7 @@ class Quote(Result):
     passage_id: str = Field(description="Id for read_passage.")
     source: str = Field(description="The document.")
     location: str = Field(description="'p. 3', a heading or another place; may be empty.")
-    outdated: Literal["", "changed", "deleted"] = Field(description="What happened to the file since it was indexed.")
+    outdated: Outdated
 
 
 class CitedSpan(Quote):

@@ -39,6 +39,7 @@ from antiphon.pipelines.rendering.segments import file_name, outdated_note, plac
 from antiphon.pipelines.server.access_control import Access
 from antiphon.pipelines.server.errors import ApiError, to_api_error
 from antiphon.pipelines.server.passage_filter import check_filter
+from antiphon.retrieval.source_file import file_change
 
 if TYPE_CHECKING:
     from antiphon.pipelines.answer import Answer
@@ -136,6 +137,7 @@ class Call:
             "title": str(passage.metadata.get("title") or ""),
             "location": passage.location,
             "text": passage.text,
+            "outdated": file_change(passage.metadata),
         }
 
 

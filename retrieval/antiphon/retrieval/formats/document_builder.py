@@ -9,6 +9,7 @@ from antiphon.retrieval.document import Document, Heading, Metadata, Regions
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff]")
 _GAP = "\n\n"
+_LISTED = 12
 
 
 class DocumentBuilder:
@@ -111,6 +112,12 @@ class DocumentBuilder:
 def printable(text: str) -> str:
     """Return the text without control characters and lone surrogates."""
     return _UNPRINTABLE.sub("", text)
+
+
+def listed(names: Sequence[object]) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(map(str, names[:_LISTED])) + more
 
 
 def table_row(cells: Iterable[str]) -> str:

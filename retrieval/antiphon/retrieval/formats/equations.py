@@ -28,10 +28,12 @@ def linear(element: Any) -> str:
     if name == "nary":
         bounds = "".join(_MARKS[part] + _grouped(text) for part, text in parts if part != "e" and text)
         return f"{_character(element, 'chr', '∫')}{bounds} {parts[-1][1] if parts else ''}"
+    if name == "acc":
+        return "".join(text for _, text in parts) + _character(element, "chr", "\u0302")
     if name in _BETWEEN:
         return _BETWEEN[name].join(text for _, text in parts)
-    grouped = name in ("f", "sSup", "sSub", "sSubSup", "limLow", "limUpp")
-    return "".join(_MARKS.get(part, "") + _grouped(text) if grouped else text for part, text in parts)
+    has_groups = name in ("f", "sSup", "sSub", "sSubSup", "sPre", "limLow", "limUpp")
+    return "".join(_MARKS.get(part, "") + _grouped(text) if has_groups else text for part, text in parts)
 
 
 def _grouped(text: str) -> str:

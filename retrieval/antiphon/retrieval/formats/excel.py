@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphon.retrieval.document import Document
-from antiphon.retrieval.formats.document_builder import DocumentBuilder
+from antiphon.retrieval.formats.document_builder import DocumentBuilder, listed
 from antiphon.retrieval.formats.merged_cells import Merge, fill
 from antiphon.retrieval.formats.number_format import shown
 from antiphon.retrieval.formats.office import PARSER_ERRORS, open_office, title_of
 from antiphon.retrieval.formats.tables import CellCounter, Row, TooLargeError, add_tables, filled
 
 MAX_SHEETS = 1000
-_LISTED = 12
 _NOT_CALCULATED = re.compile(
     rb"<(?:\w+:)?f\b(?:[^>]*/>|[^>]*>[^<]*</(?:\w+:)?f>)\s*(?:<(?:\w+:)?v\s*/>|<(?:\w+:)?v></|</(?:\w+:)?c>)"
 )
@@ -85,11 +84,9 @@ def _rows(sheet: Any, counter: CellCounter, warnings: list[str]) -> tuple[list[R
     hidden = {number for number in rows if _is_hidden(parser.row_dimensions.get(str(number), {})) and any(rows[number])}
     lost = [at for at in range(1, width + 1) if any(at in span for span in spans)]
     lost = [at for at in lost if any(row[at - 1 : at] not in ([], [""]) for row in rows.values())]
-    for kind, names in (("rows", [*map(str, hidden)]), ("columns", [*map(get_column_letter, lost)])):
+    for kind, names in (("rows", [*hidden]), ("columns", [*map(get_column_letter, lost)])):
         if names:
-            more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-            text = f"{', '.join(names[:_LISTED])}{more}"
-            warnings.append(f"its sheet {sheet.title!r} has hidden {kind}, which were not read: {text}")
+            warnings.append(f"its sheet {sheet.title!r} has hidden {kind}, which were not read: {listed(names)}")
     columns = [at for at in range(1, width + 1) if at not in lost]
     visible = [
         (number, [row[at - 1] for at in columns if at <= len(row)])

@@ -26,7 +26,7 @@ from antiphon.retrieval.formats.html_elements import (
     item_labels,
     nesting_excess,
 )
-from antiphon.retrieval.formats.merged_cells import count_header_rows, fill, joined_header
+from antiphon.retrieval.formats.merged_cells import with_joined_header
 from antiphon.retrieval.formats.text import decode_text
 
 if TYPE_CHECKING:
@@ -36,7 +36,9 @@ _INVISIBLE = re.compile("[\xad\u200b\u2060-\u2064\ufeff]")  # soft hyphens, zero
 _LEAST_TEXT = 200  # characters; a shorter main text is suspicious if it is below a tenth of the page
 _LEAST_SHARE = 0.1
 _MOST_CODE_LINES = 60
-_OPERATORS = {"msup": "^", "msub": "_", "mfrac": "/"}
+_OPERATORS = {"msup": "^", "msub": "_", "mfrac": "/", "msubsup": "_^", "mover": "^", "munder": "_", "munderover": "_^"}
+_EXPONENT = re.compile(r"\s*[-+\u2212]?\d+\s*")
+_BOXES = {"checkbox": "\u2610\u2612", "radio": "\u25cb\u25c9"}
 
 
 class _Text:
@@ -81,6 +83,11 @@ class _Text:
         self._is_definition = False
         self.parts += (before, text)
         self.length += len(before) + len(text)
+
+    @property
+    def ends_with_digit(self) -> bool:
+        """Whether the next word follows a digit without a gap."""
+        return not self._space and bool(self.parts) and self.parts[-1][-1:].isdigit()
 
     def add_code(self, text: str) -> None:
         """Append preformatted text as a paragraph. A short text counts as code; a long text (a letter) does not."""
@@ -133,6 +140,11 @@ def read_html_document(data: bytes, source: str, *, quote_marks: bool = False) -
     metadata = {"title": title} if title else {}
     code = tuple(text.code)
     return Document(str(text), source, metadata, tuple(text.headings), code=code, warnings=decoded.warnings)
+
+
+def read_html_body(body: str, source: str) -> Document:
+    """Read the content of a page, as `read_html_document` does."""
+    return read_html_document(f"<!doctype html><meta charset=utf-8><body>{body}".encode("utf-8", "replace"), source)
 
 
 def _read_page(markup: str, quote_marks: bool) -> tuple[_Text, str]:
@@ -211,11 +223,16 @@ def _parts(node: LexborNode, tag: str, text: _Text) -> list[LexborNode | str]:
         words = _line(title) or _line(nodes)
         text.add_heading(words, LEVELS[tag])
         return [*nodes[len(title) :]] if _line(title) else []
-    if operator := _OPERATORS.get(tag):
-        elements = [child for child in nodes if child.is_element_node]
-        nodes = elements or nodes
-        return [part for child in nodes for part in (operator, child)][1:]
-    return [*nodes]
+    if operators := _OPERATORS.get(tag):
+        parts = [child for child in nodes if child.is_element_node]
+        several = [sum(each.is_element_node for each in children(part)) > 1 for part in parts]
+        grouped = [["(", part, ")"] if is_group else [part] for part, is_group in zip(parts, several, strict=True)]
+        pairs = zip(["", *operators], grouped, strict=False)
+        return [each for operator, group in pairs for each in (operator, *group) if each] or [*nodes]
+    if tag == "msqrt":
+        return ["\u221a(", *nodes, ")"]
+    is_exponent = tag == "sup" and text.ends_with_digit and _EXPONENT.fullmatch(node.text()) and not node.css_first("a")
+    return ["^", *nodes] if is_exponent else [*nodes]
 
 
 def _add_whole(node: LexborNode, tag: str, text: _Text, *, in_ruby: bool) -> bool:
@@ -227,9 +244,14 @@ def _add_whole(node: LexborNode, tag: str, text: _Text, *, in_ruby: bool) -> boo
     elif tag in RAW and not text.is_line:
         text.add_code(_INVISIBLE.sub("", _raw_text(node)).rstrip().strip("\r\n"))
     elif tag == "table" and not text.is_line and (found := data_table(node)):
+        for caption in (child for child in children(node) if child.tag == "caption"):
+            text.gap("\n\n")
+            text.add_string(_line(children(caption)))
         text.gap("\n\n")
         text.add("\n".join(_table_lines(found)))
         text.gap("\n\n")
+    elif tag == "input" and (boxes := _BOXES.get(node.attributes.get("type") or "")):
+        text.add(boxes["checked" in node.attributes])
     else:
         return False
     return True
@@ -253,9 +275,7 @@ def _raw_text(root: LexborNode) -> str:
 
 def _table_lines(table: TableNodes) -> Iterator[str]:
     rows = [[_line(children(cell)) if cell is not None else "" for cell in row] for row in table.rows]
-    fill(rows, table.merges)
-    count = count_header_rows(rows, table.merges, table.header_rows) if table.header_rows else 0
-    for number, cells in enumerate([joined_header(rows[:count])] * bool(count) + rows[count:]):
+    for number, cells in enumerate(with_joined_header(rows, table.merges, table.header_rows)):
         yield table_row(cells)
-        if count and not number:
+        if table.header_rows and not number:
             yield f"|{'---|' * len(cells)}"

@@ -39,7 +39,11 @@ _NOT_TEXT = frozenset(
         "style svg template title video",
     )
 )
-_HIDING_STYLE = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))\b", re.IGNORECASE)
+_HIDING_STYLE = re.compile(
+    r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse)|mso-hide\s*:\s*all"
+    r"|(?:left|top|text-indent)\s*:\s*-\d{4,}px)\b",
+    re.IGNORECASE,
+)
 _PERMALINK = re.compile(r"\s*[¶#§🔗]\s*")
 _FURNITURE = frozenset(["nav", "search", "select"])
 _PAGE_PARTS = frozenset(["aside", "footer", "header"])  # furniture, unless they belong to a part of the content

@@ -21,6 +21,8 @@ _EVENT = {
     "DTEND": "Ends: ",
     "RRULE": "Repeats: ",
     "LOCATION": "Place: ",
+    "ORGANIZER": "Organizer: ",
+    "ATTENDEE": "Attendee: ",
     "DESCRIPTION": "",
 }
 _DATE = re.compile(r"(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)\d\d(Z?))?")
@@ -86,7 +88,7 @@ def unflowed(text: str, *, without_spaces: bool) -> str:
 
 
 def event_lines(calendar: str) -> Iterator[str]:
-    """Yield the summary, the time, the place and the description of each event in iCalendar data (RFC 5545)."""
+    """Yield the summary, time, place, people and description of each event in iCalendar data (RFC 5545)."""
     inside: list[str] = []
     for line in re.sub(r"\r?\n[ \t]", "", calendar).split("\n"):
         head, _, value = line.strip().partition(":")
@@ -97,6 +99,8 @@ def event_lines(calendar: str) -> Iterator[str]:
             inside = inside[:-1]
         elif inside[-1:] == ["VEVENT"] and name in _EVENT and value:
             zone = re.sub(r".*TZID=([^;]*).*|.*", r" \1", head.partition(";")[2]) if "TZID=" in parameters else ""
+            person = re.search(r'CN="?([^";]+)', head)  # of the organizer or an attendee
+            value = person[1] if person else re.sub("(?i)mailto:", "", value)
             text = re.sub(r"\\(.)", lambda match: "\n" if match[1] in "nN" else match[1], value)
             yield _EVENT[name] + (_time(text) + zone if name.startswith("DT") else text)
 

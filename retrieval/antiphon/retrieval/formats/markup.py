@@ -99,7 +99,7 @@ def read_markdown_document(data: bytes, source: str) -> Document:
 
 def _with_tables(text: str) -> str:
     """Return the text with its HTML tables as Markdown tables, except tables that only lay out the page."""
-    from antiphon.retrieval.formats.html import read_html_document
+    from antiphon.retrieval.formats.html import read_html_body
 
     starts, parts, position = _line_starts(text), list[str](), 0
     for token in _parser(with_inline=False).parse(text):
@@ -108,7 +108,7 @@ def _with_tables(text: str) -> str:
         for match in _TABLE.finditer(text, max(position, starts[token.map[0]])):
             if match.start() >= starts[token.map[1]]:
                 break
-            table = read_html_document(match[0].encode("utf-8", "replace"), "").text
+            table = read_html_body(match[0], "").text
             if table.startswith("| ") or "\n| " in table:
                 parts += [text[position : match.start()], "\n", table, "\n"]
                 position = match.end()
@@ -216,12 +216,12 @@ def plain_headings(text: str) -> tuple[Heading, ...]:
     for match in _ALONE.finditer(text):
         if _is_title(match[0]) and not any(start < match.end() and match.start() < end for start, end in spans):
             level = len(marks) + 1 if marks else 1 if match.start() == 0 else 2
-            headings.append(Heading(match.start(), match.end(), level, match[0].strip("\ufeff \t\r")))
+            headings.append(Heading(match.start(), match.end(), level, match[0].strip()))
     return tuple(sorted(headings, key=lambda heading: heading.start))
 
 
 def _is_title(line: str, rule: str = "") -> bool:
-    title = line.strip("\ufeff \t\r")
+    title = line.strip()
     is_short = len(title.split()) <= _MOST_WORDS
     return is_short and (len(rule) >= min(len(title), 4) if rule else bool(_PLAIN_TITLE.match(title)))
 

@@ -52,6 +52,13 @@ def count_header_rows(rows: Sequence[Sequence[str]], merges: Sequence[Merge], co
     return count
 
 
+def with_joined_header(rows: Sequence[list[str]], merges: Sequence[Merge], count: int = 1) -> list[list[str]]:
+    """Return the rows of a table with filled merged cells and one header row; ``count`` as for `count_header_rows`."""
+    fill(rows, merges)
+    count = count_header_rows(rows, merges, count) if count else 0
+    return [*([joined_header(rows[:count])] * bool(count)), *rows[count:]]
+
+
 def joined_header(rows: Sequence[Sequence[str]]) -> list[str]:
     """Join all header rows into column names: ``2023`` above ``Budget`` is ``2023 Budget``."""
     width = max(map(len, rows), default=0)

@@ -51,7 +51,8 @@ def _results(cell: dict[str, Any]) -> str:
     for output in _list(cell.get("outputs")):
         if isinstance(output, dict):
             shown = output.get("data") if isinstance(output.get("data"), dict) else output
-            texts.append(_joined(output.get("text") or (shown or {}).get("text/plain")))
+            error = f"{output['ename']}: {output.get('evalue')}" if "ename" in output else ""
+            texts.append(_joined(output.get("text") or (shown or {}).get("text/plain") or error))
     result = "\n".join(text.rstrip("\n") for text in texts if text.strip())
     return result if len(result) <= _MAX_RESULT else result[:_MAX_RESULT] + " …"
 

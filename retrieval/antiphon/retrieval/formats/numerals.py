@@ -18,6 +18,8 @@ def numeral(number: int, kind: str) -> str:
         return ""
     if kind == "decimalZero":
         return f"{number:02}"
+    if kind == "ordinal":
+        return f"{number}{'th' if number % 100 in (11, 12, 13) else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
     if kind.endswith("Letter") and number > 0:
         text = chr(ord("a") + (number - 1) % 26) * ((number + 25) // 26)
     elif kind.endswith("Roman") and 0 < number < 4000:

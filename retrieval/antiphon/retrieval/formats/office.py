@@ -35,7 +35,6 @@ _LEFT_OUT = (
     ("parts with comments", re.compile(r"(?:word|ppt|xl)/(?:comments?|threadedComments)[/\w]*\.xml"), b""),
     ("headers and footers", re.compile(r"word/(?:header|footer)\d*\.xml"), b"<w:t"),
     ("charts", re.compile(r"xl/charts/chart\d*\.xml"), b""),
-    ("slides with equations", re.compile(r"ppt/slides/slide\d*\.xml"), b"<m:oMath>"),
     ("drawings with text", re.compile(r"xl/(?:drawings|diagrams)/(?:drawing|data)\d*\.xml"), b"<a:t>"),
     ("embedded files", re.compile(r"\w+/embeddings/(?!Microsoft_Excel_(?:Work)?[Ss]heet).+"), b""),
 )

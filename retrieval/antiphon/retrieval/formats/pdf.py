@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon.retrieval.document import LONE_SURROGATE, Document
 from antiphon.retrieval.formats import ocr
+from antiphon.retrieval.formats.document_builder import listed
 from antiphon.retrieval.formats.markup import numbered_headings
 from antiphon.retrieval.formats.pdf_layout import SOFT_HYPHEN, Line, in_reading_order, rotated, without_running_lines
 from antiphon.retrieval.formats.pdf_text import joined, pages_text, without_hyphens
@@ -28,9 +29,9 @@ _LIGATURES = str.maketrans(dict(zip("ﬀﬁﬂﬃﬄﬅﬆ", ("ff", "fi", "fl", 
 _WIDE_GAP = 1.5  # a line is split into columns or cells at gaps wider than this many line heights
 _LINE = re.compile(rf"[^\r\n{SOFT_HYPHEN}]*(?:{SOFT_HYPHEN}|\r?\n|\r|\Z)")
 _ENCRYPTED, _UNSUPPORTED = 4, 5  # error codes of PDFium
-_LISTED = 12
 _PICTURE = 0.5  # if pictures cover this share of a page's area, they contain the page's text
 _WHITE = 250  # of 255: letters with more red, green and blue are not seen on paper
+_NEAR = 5.0  # largest distance of a character from a place, in points
 _LEAST_LAYER = 200  # characters; a page of pictures with fewer has no text layer from another program
 _MOST_UNKNOWN = 0.3  # maximum share of a page's characters for which its fonts name no letters
 _OCR_KINDS = {
@@ -129,10 +130,11 @@ def _read_page(page: PdfPage) -> tuple[list[Line], list[str]]:
     from pypdfium2 import raw
 
     width, height = page.get_size()
-    objects = [*page.get_objects(filter=_SHAPES, max_depth=3)]
+    drawn = [*page.get_objects(max_depth=3)]  # from back to front
+    objects = [each for each in drawn if each.type in _SHAPES]
     boxes = [each.get_bounds() for each in objects if each.type == raw.FPDF_PAGEOBJ_IMAGE]
     share = sum((right - left) * (top - bottom) for left, bottom, right, top in boxes) / max(width * height, 1.0)
-    lines, unseen, is_lettered = _lines(page, objects, with_invisible=share >= _PICTURE)
+    lines, unseen, is_lettered = _lines(page, drawn, with_invisible=share >= _PICTURE)
     kinds = ["unseen"] * unseen
     if not is_lettered:
         return [], [*kinds, "unlettered"]
@@ -172,15 +174,14 @@ def _covers(typed: Line, recognized: Line) -> bool:
 
 
 def _named(pages: list[int]) -> str:
-    more = f" and {len(pages) - _LISTED} more" if len(pages) > _LISTED else ""
-    return f"{'pages' if len(pages) > 1 else 'page'} {', '.join(map(str, pages[:_LISTED]))}{more}"
+    return f"{'pages' if len(pages) > 1 else 'page'} {listed(pages)}"
 
 
-def _lines(page: PdfPage, shapes: Sequence[Any], *, with_invisible: bool) -> tuple[list[Line], bool, bool]:
+def _lines(page: PdfPage, objects: Sequence[Any], *, with_invisible: bool) -> tuple[list[Line], bool, bool]:
     """Return the lines of a page, whether invisible lines were omitted, and whether its characters are known letters.
 
     Args:
-        shapes: The paths, pictures and shadings of the page.
+        objects: The objects of the page, from back to front.
         with_invisible: Whether lines that are not drawn, or white on white, are read as well.
     """
     from pypdfium2 import raw
@@ -191,8 +192,10 @@ def _lines(page: PdfPage, shapes: Sequence[Any], *, with_invisible: bool) -> tup
     if turns % 2:
         width, height = height, width
     x, y, *_ = page.get_bbox()
-    lines, unseen = [], False
-    for text, (left, bottom, right, top), index in _boxes(textpage, turns):
+    lines = []
+    shapes = [each for each in objects if each.type in _SHAPES]
+    parts, unseen = _uncovered(textpage, _boxes(textpage, turns), objects)
+    for text, (left, bottom, right, top), index in parts:
         if text.strip() and width and height:
             box = ((left - x) / width, (bottom - y) / height, (right - x) / width, (top - y) / height)
             is_beside = left < right and (max(box[:2]) > 1 or min(box[2:]) < 0)
@@ -240,6 +243,53 @@ def _is_seen(textpage: PdfTextPage, index: int, shapes: Iterable[Any], x: float,
         if is_behind and not (is_path and _is_white(raw.FPDFPageObj_GetFillColor, shape)):
             return True
     return False
+
+
+def _uncovered(
+    textpage: PdfTextPage, parts: Iterable[tuple[str, _Box, int]], objects: Sequence[Any]
+) -> tuple[list[tuple[str, _Box, int]], bool]:
+    """Cut from each part of the text what is behind an opaque rectangle; return whether anything was cut, too."""
+    from pypdfium2 import raw
+
+    places = {_address(each): place for place, each in enumerate(objects)}
+    covers = [(place, each.get_bounds()) for place, each in enumerate(objects) if _is_cover(each)]
+    pending, kept, is_cut = [*parts][::-1], [], False
+
+    def is_behind(box: _Box, place: int) -> bool:
+        x, y = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
+        at = raw.FPDFText_GetCharIndexAtPos(textpage, x, y, _NEAR, _NEAR)
+        return at >= 0 and places.get(_address(raw.FPDFText_GetTextObject(textpage, at)), place) < place
+
+    while pending:
+        text, (left, bottom, right, top), index = pending.pop()
+        for place, (low, floor, high, ceiling) in covers:
+            begin, end = max(left, low), min(right, high)
+            is_inside = begin + 1 < end and floor <= (bottom + top) / 2 <= ceiling
+            if is_inside and is_behind((begin, bottom, end, top), place):
+                boxes = [(left, bottom, begin, top)] * (begin - left > 1) + [(end, bottom, right, top)] * (
+                    right - end > 1
+                )
+                pending += [(" ".join(textpage.get_text_bounded(*box).split()), box, index) for box in boxes[::-1]]
+                is_cut = True
+                break
+        else:
+            kept.append((text, (left, bottom, right, top), index))
+    return kept, is_cut
+
+
+def _address(item: Any) -> int | None:
+    return ctypes.cast(getattr(item, "raw", item), ctypes.c_void_p).value
+
+
+def _is_cover(item: Any) -> bool:
+    """Return whether an object is a rectangle that hides what is behind it, such as the bar of a redaction."""
+    from pypdfium2 import raw
+
+    if item.type != raw.FPDF_PAGEOBJ_PATH or item.level or raw.FPDFPath_CountSegments(item) not in (4, 5):
+        return False
+    mode, strokes = ctypes.c_int(), ctypes.c_int()
+    is_known = raw.FPDFPath_GetDrawMode(item, mode, strokes)
+    return bool(is_known and mode.value) and not raw.FPDFPageObj_HasTransparency(item)
 
 
 def _size(textpage: PdfTextPage, index: int) -> float:

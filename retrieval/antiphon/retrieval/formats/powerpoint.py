@@ -8,10 +8,13 @@ from typing import Any
 
 from antiphon.retrieval.document import Document
 from antiphon.retrieval.formats.document_builder import DocumentBuilder
-from antiphon.retrieval.formats.merged_cells import Merge, count_header_rows, fill, joined_header
+from antiphon.retrieval.formats.equations import M, linear
+from antiphon.retrieval.formats.merged_cells import Merge, with_joined_header
+from antiphon.retrieval.formats.numerals import numeral
 from antiphon.retrieval.formats.office import PARSER_ERRORS, drawn, drawn_lines, open_office, title_of
 
 _HIDDEN = "ancestor-or-self::*/*/p:cNvPr[@hidden='1' or @hidden='true']"  # itself, or a group that it is in
+_NUMBER_MARKS = {"ParenBoth": ("(", ")"), "ParenR": ("", ")"), "Period": ("", ".")}
 _MAX_SHAPES = 200_000
 
 
@@ -46,11 +49,19 @@ def read_powerpoint_document(data: bytes, source: str) -> Document:
             raise ValueError("it is nested too deeply") from error
         except (PythonPptxError, *PARSER_ERRORS) as error:
             warnings.append(f"slide {number} could only be read in part ({type(error).__name__}: {error})")
+    layouts = {
+        id(part.element): part for slide in slides for part in (slide.slide_layout, slide.slide_layout.slide_master)
+    }
+    if shown := sum(_is_text(shape) for part in layouts.values() for shape in part.shapes):
+        warnings.append(f"its layouts have text, which was not read: {shown} shapes")
     return builder.build(source, {"title": title_of(office.archive)}, warnings)
 
 
 def _add_slide(slide: Any, builder: DocumentBuilder, place: dict[str, str], size: tuple[int, int]) -> int:
-    """Add the text of a slide of this size; return the number of shapes that are hidden or outside of the slide."""
+    """Add the text of a slide of this size; return the number of shapes that are hidden or outside of it."""
+    for each in [*slide.element.iter("{*}AlternateContent")]:
+        for choice in each.iterfind("{*}Choice"):  # such as a text with an equation, instead of its picture
+            each.getparent()[:] = [part for old in each.getparent() for part in (choice if old is each else [old])]
     title = slide.shapes.title
     if title is not None:
         builder.add_heading(title.text_frame.text, 1, place)
@@ -69,6 +80,11 @@ def _add_slide(slide: Any, builder: DocumentBuilder, place: dict[str, str], size
         notes = slide.notes_slide.notes_text_frame.text
         builder.add(f"Notes: {notes}" if notes.strip() else "", place)
     return len(hidden)
+
+
+def _is_text(shape: Any) -> bool:
+    """Return whether a shape of a layout is a text that its slides show, instead of a placeholder."""
+    return not shape.is_placeholder and shape.has_text_frame and bool(shape.text_frame.text.strip())
 
 
 def _is_beside(shape: Any, size: tuple[int, int]) -> bool:
@@ -135,16 +151,42 @@ def _table(table: Any) -> list[list[str]]:
         for left, cell in enumerate(row)
         if cell.is_merge_origin
     ]
-    rows = [[cell.text for cell in row] for row in cells]
-    fill(rows, merges)
-    count = count_header_rows(rows, merges)
-    return [joined_header(rows[:count]), *rows[count:]]
+    return with_joined_header([[cell.text for cell in row] for row in cells], merges)
 
 
 def _text(frame: Any) -> str:
-    """Return the paragraphs of a text frame; paragraphs below the first level become list items."""
-    lines = []
+    """Return the paragraphs of a text frame with their numbers; those below the first level are list items."""
+    lines, counts = list[str](), dict[int, int]()
     for paragraph in frame.paragraphs:
-        text = paragraph.text.replace("\v", "\n")
-        lines.append(f"{'  ' * (paragraph.level - 1)}- {text}" if paragraph.level and text.strip() else text)
+        text, level = _line(paragraph._p), paragraph.level
+        mark = "- " * bool(level)
+        if text.strip():
+            numbering = paragraph._p.find("{*}pPr/{*}buAutoNum")
+            counts = {at: count for at, count in counts.items() if at < level + (numbering is not None)}
+            if numbering is not None:
+                counts[level] = counts.get(level, int(numbering.get("startAt", 1)) - 1) + 1
+                mark = f"{_number(counts[level], numbering.get('type', ''))} "
+        lines.append("  " * (level - 1) + mark + text if text.strip() else "")
     return "\n".join(lines)
+
+
+def _number(count: int, kind: str) -> str:
+    """Return the number of a paragraph in a format such as ``alphaLcParenR``: ``c)``."""
+    letters = {"alpha": "Letter", "roman": "Roman"}.get(kind[:5], "")
+    text = numeral(count, ("upper" if kind[5:7] == "Uc" else "lower") + letters)
+    before, after = next((marks for end, marks in _NUMBER_MARKS.items() if kind.endswith(end)), ("", ""))
+    return before + text + after
+
+
+def _line(paragraph: Any) -> str:
+    """Return the text of a paragraph, with its equations and with ``^`` before the exponent of a number."""
+    text = ""
+    for each in paragraph.iter():
+        if each.tag == f"{M}oMath":
+            text += linear(each)
+        elif str(each.tag).endswith("/main}br"):
+            text += "\n"
+        elif str(each.tag).endswith("/main}t"):
+            is_raised = any(int(each.get("baseline", 0)) > 0 for each in each.getparent().iterfind("{*}rPr"))
+            text += "^" * (is_raised and text[-1:].isdigit()) + (each.text or "").replace("\v", "\n")
+    return text

@@ -21,7 +21,7 @@ def read_json_document(data: bytes, source: str) -> Document:
     """
     builder, decoded = DocumentBuilder(), decode_text(data)
     try:
-        _add(parse_json(decoded.text.removeprefix("\ufeff")), "", builder)
+        _add(parse_json(decoded.text), "", builder)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     return builder.build(source, warnings=decoded.warnings)
@@ -37,7 +37,7 @@ def read_jsonl_document(data: bytes, source: str) -> Document:
     """
     builder, decoded = DocumentBuilder(), decode_text(data)
     warnings = [*decoded.warnings]
-    for number, line in enumerate(decoded.text.removeprefix("\ufeff").split("\n"), 1):
+    for number, line in enumerate(decoded.text.split("\n"), 1):
         if not line.strip():
             continue
         try:

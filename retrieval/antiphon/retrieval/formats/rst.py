@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 
 from docutils import nodes
 from docutils.core import publish_parts
-from docutils.parsers.rst import Directive, Parser, directives, states
+from docutils.parsers.rst import Directive, Parser, directives, states, tableparser
 from docutils.parsers.rst.directives import misc, tables
 from docutils.statemachine import StringList
 from docutils.transforms import Transform
 
 from antiphon.retrieval.document import Document
-from antiphon.retrieval.formats.html import read_html_document
+from antiphon.retrieval.formats.html import read_html_body
 from antiphon.retrieval.formats.text import decode_text
 
 _SETTINGS = {
@@ -44,6 +44,7 @@ _VERSIONS = {
     "versionchanged": "Changed in version",
     "versionremoved": "Removed in version",
 }
+_BORDER = re.compile("[=-][ =-]*")  # of a row of a simple table
 _OPTION = re.compile(r"\s*:[\w-]+:(?:\s|$)")
 _ROLE = re.compile(r":[\w:.+-]+:`(.+)`", re.DOTALL)
 _WITH_TARGET = re.compile(r"(.*\S)\s+<[^<>]+>", re.DOTALL)
@@ -61,8 +62,7 @@ def read_rst_document(data: bytes, source: str) -> Document:
         html = publish_parts(decoded.text, parser=_Parser(), writer="html5", settings_overrides=settings)["html_body"]
     except (RecursionError, LookupError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"docutils cannot parse it ({type(error).__name__}: {error})") from error
-    page = f"<!doctype html><meta charset=utf-8><body>{html}</body>"
-    document = read_html_document(page.encode("utf-8", "replace"), source)
+    document = read_html_body(html, source)
     warnings = (*decoded.warnings, *(f"its {each} was not resolved; index that file as well" for each in includes))
     return Document(document.text, source, {}, document.headings, code=document.code, warnings=warnings)
 
@@ -157,16 +157,8 @@ class _Hidden(_Prose):
         return [nodes.inline()] if isinstance(self.state, states.SubstitutionDef) else []
 
 
-class _Table(tables.RSTTable):
-    option_spec = _Options(tables.RSTTable.option_spec or {})
-
-
-class _CSVTable(tables.CSVTable):
-    option_spec = _Options(tables.CSVTable.option_spec or {})
-
-
-class _ListTable(tables.ListTable):
-    option_spec = _Options(tables.ListTable.option_spec or {})
+def _with_any_option(kind: type[Directive]) -> type[Directive]:
+    return type(kind.__name__, (kind,), {"option_spec": _Options(kind.option_spec or {})})
 
 
 _NAMES: dict[type[Directive], str] = {
@@ -177,9 +169,9 @@ _NAMES: dict[type[Directive], str] = {
     "parsed-literal plot productionlist prompt sourcecode testcode testoutput testsetup",
     _Hidden: "autosummary contents date default-domain default-role highlight image include index literalinclude meta "
     "raw role sectionauthor sectnum tabularcolumns testcleanup toctree",
-    _Table: "table",
-    _CSVTable: "csv-table",
-    _ListTable: "list-table",
+    _with_any_option(tables.RSTTable): "table",
+    _with_any_option(tables.CSVTable): "csv-table",
+    _with_any_option(tables.ListTable): "list-table",
     misc.Replace: "replace",
     misc.Unicode: "unicode",
 }
@@ -209,9 +201,28 @@ class _State(states.RSTState):
     explicit = _EXPLICIT
     directive = _run_directive
 
+    def table_top(self, match: Any, context: Any, next_state: Any, isolate: Any, parser_class: Any) -> Any:
+        """Read a table; simple tables with the parser of this module."""
+        parser = _SimpleTableParser if parser_class is tableparser.SimpleTableParser else parser_class
+        return super().table_top(  # type: ignore[misc]  # of `states.Body`
+            match, context, next_state, isolate, parser
+        )
+
     def __init__(self, state_machine: Any, debug: bool = False) -> None:
         super().__init__(state_machine, debug)
         self.nested_sm_kwargs = {"state_classes": _STATES, "initial_state": "Body"}
+
+
+class _SimpleTableParser(tableparser.SimpleTableParser):
+    """The parser of simple tables; a row with an empty first cell is read, even if it is the first row."""
+
+    def setup(self, block: Any) -> None:
+        super().setup(block)
+        is_first = True
+        for place, line in enumerate(self.block):
+            if is_first and line.strip():
+                self.block[place] = line if line[0].strip() else f"\u200b{line[1:]}"  # docutils skips the line
+            is_first = bool(_BORDER.fullmatch(line)) or (is_first and not line.strip())
 
 
 _STATES = tuple(type(state.__name__, (_State, state), {}) for state in states.state_classes)

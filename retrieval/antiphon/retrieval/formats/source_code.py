@@ -28,9 +28,9 @@ def read_python_document(data: bytes, source: str) -> Document:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes in strings
-            tree = ast.parse(text.removeprefix("\ufeff"))
+            tree = ast.parse(text)
         headings = tuple(_headings(tree.body, "", 1, text, starts))
-    except (SyntaxError, ValueError, RecursionError, MemoryError, IndexError):  # old Mac line ends, or not this Python
+    except (SyntaxError, ValueError, RecursionError, MemoryError, IndexError):  # not this Python
         headings = ()
     lines = Regions.of_lines(text)
     return Document(text, source, {}, headings, regions=lines, cut_at_lines=True, warnings=decoded.warnings)

@@ -33,7 +33,7 @@ def read_csv_document(data: bytes, source: str) -> Document:
     csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD))
     builder, counter, rows = DocumentBuilder(), CellCounter(), list[list[str]]()
     try:
-        for row in _csv_rows(decoded.text.removeprefix("\ufeff"), source):
+        for row in _csv_rows(decoded.text, source):
             counter.add(len(row))
             rows.append(row)
     except csv.Error as error:

@@ -29,7 +29,7 @@ _SUPERSETS = {
 }
 _DETECTED = (
     *("big5hkscs", "cp866", "cp874", "cp932", "cp949", "euc_jis_2004", "gb18030", "hz", "iso2022_jp_2"),
-    *("koi8-r", "koi8-u", "mac-roman", *(f"cp{number}" for number in range(1250, 1259))),
+    *("koi8-r", "koi8-u", "mac-roman", "cp850", "cp852", *(f"cp{number}" for number in range(1250, 1259))),
     *(f"iso8859-{part}" for part in (1, 2, 5, 7, 13, 15)),
 )
 _NOT_DECODED = ("replacement", "x-user-defined")
@@ -45,13 +45,14 @@ _REPLACED = str.maketrans(
 )
 _EMBEDDED = re.compile(  # data URIs, and other long runs of base64 or of bytes
     r"\bdata:[\w.+-]+/[\w.+-]+(?:;[\w.=+-]+)*(?:,|%2C)[^\s)\]\"'<>]*"
-    r"|(?<![A-Za-z0-9+/])(?=[A-Z+/]*[a-z0-9])(?=[a-z+/]*[A-Z0-9])[A-Za-z0-9+/]{256,}+={0,2}"
+    r"|(?<![\w+/-])(?=[A-Z+/_-]*[a-z0-9])(?=[a-z+/_-]*[A-Z0-9])[A-Za-z0-9+/_-]{256,}+={0,2}"
     # at least three lines of base64, which may be literals of a program, and the last one
     r"|(?<![A-Za-z0-9+/])(?:(?=[A-Za-z+/]*\d)(?=[A-Z0-9+/]*[a-z])(?=[a-z0-9+/]*[A-Z])[A-Za-z0-9+/]{60,76}+"
     r"(?:[\"',]?[ \t]*\r?\n[ \t]*(?:b?[\"'])?|\\n)){3,}+"
     r"(?:[A-Za-z0-9+/]{1,76}+={0,2}(?=[\"')]|[ \t]*(?:\r?\n|\\|\Z)))?"
-    r"|(?:0x[0-9A-Fa-f]{1,2},\s*+){64,}"
+    r"|(?:0x[0-9A-Fa-f]{1,2},\s*+|\\x[0-9A-Fa-f]{2}){64,}"
 )
+_MAC_LINE_END = re.compile(r"\r(?!\n)")
 _SAMPLE = 65536  # bytes that are examined to detect an encoding
 _MOST_CONTROLS = 0.05
 _MOST_DAMAGED = 0.1
@@ -83,6 +84,7 @@ def decode_text(data: bytes, declared: str = "") -> DecodedText:
     text, warning = _decoded(data, declared)
     if "\x1b" in text or "\x08" in text:
         text = _ESCAPE_SEQUENCE.sub("", text)
+    text = _MAC_LINE_END.sub("\n", text.replace("\ufeff", ""))
     text = _EMBEDDED.sub(lambda match: "\n" * match[0].count("\n"), without_controls(text))
     return DecodedText(text, (warning,) if warning else ())
 
@@ -169,7 +171,7 @@ def _wide_encoding(data: bytes) -> str:
             text = sample[: len(sample) // width * width].decode(encoding)
         except UnicodeDecodeError:
             continue
-        is_printable = all(character.isprintable() or character in "\t\r\n\f\ufeff" for character in text)
+        is_printable = all(character.isprintable() or character in "\t\r\n\f" for character in text)
         if is_printable and len(data) % width == 0 and (width == 4 or _is_one_script(text, 0.8 if is_ascii else 0.01)):
             return encoding
     return ""

@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element, fromstring, tostring
 
 from antiphon.retrieval.document import Document
 from antiphon.retrieval.formats.equations import M, linear
-from antiphon.retrieval.formats.html import read_html_document
+from antiphon.retrieval.formats.html import read_html_body
 from antiphon.retrieval.formats.office import (
     PARSER_ERRORS,
     Office,
@@ -37,6 +37,7 @@ _BODY = "word/document.xml"
 _NOTES = ("word/footnotes.xml", "word/endnotes.xml")
 _NUMBERING = ("word/numbering.xml", "word/styles.xml")
 _RELATIONS = "word/_rels/document.xml.rels"
+_REFERENCES = (f"{W}footnoteReference", f"{W}endnoteReference")
 _UNKNOWN = "An unrecognised element was ignored: "
 
 
@@ -66,8 +67,7 @@ def read_word_document(data: bytes, source: str) -> Document:
     if unknown := sorted({each.message.removeprefix(_UNKNOWN) for each in result.messages if _UNKNOWN in each.message}):
         warnings.append(f"its elements of these kinds were not read: {', '.join(unknown)}")
     html = _FIRST_ROW.sub(_header, _BACK_LINK.sub("", result.value)).replace("<ol>", '<ol class="numbered">')
-    page = f"<!doctype html><meta charset=utf-8><body>{html}</body>"
-    document = read_html_document(page.encode("utf-8", "replace"), source)
+    document = read_html_body(html, source)
     title = title_of(office.archive)
     return replace(document, metadata={"title": title} if title else {}, code=(), warnings=tuple(warnings))
 
@@ -79,7 +79,8 @@ def _with_plain_text(office: Office) -> tuple[bytes, int]:
         parsed = {name: fromstring(archive.read(name)) for name in (_BODY, *_NOTES) if name in names}
         properties = (fromstring(archive.read(name)) if name in names else None for name in _NUMBERING)
         numbers, charts = ParagraphNumbers(*properties), dict(_charts(archive, names))
-        hidden = sum(_rewrite(root, numbers, charts) for root in parsed.values())
+        notes = {(f"{each.tag}Reference", each.get(f"{W}id")) for name in _NOTES for each in parsed.get(name, ())}
+        hidden = sum(_rewrite(root, numbers, charts, notes) for root in parsed.values())
         return with_parts(archive, {name: tostring(root) for name, root in parsed.items()}), hidden
 
 
@@ -91,9 +92,17 @@ def _charts(archive: zipfile.ZipFile, names: Collection[str]) -> Iterator[tuple[
             yield each.get("Id", ""), drawn_lines(archive.read(target))
 
 
-def _rewrite(root: Any, numbers: ParagraphNumbers, charts: Mapping[str, Sequence[str]]) -> int:
-    """Put numbers, equations and charts into runs of text; remove and count hidden runs."""
+def _rewrite(
+    root: Any, numbers: ParagraphNumbers, charts: Mapping[str, Sequence[str]], notes: Collection[tuple[str, str | None]]
+) -> int:
+    """Put numbers, equations and charts into runs of text; remove and count hidden runs.
+
+    Args:
+        notes: The tag and the id of the references to notes that exist; the other references are removed.
+    """
     hidden = 0
+    for field in root.iter(f"{W}fldSimple"):
+        field.tag = f"{W}smartTag"  # mammoth reads the content
     for parent in [*root.iter()]:
         for place, child in reversed([*enumerate(parent)]):
             is_run, is_paragraph = child.tag == f"{W}r", child.tag == f"{W}p"
@@ -105,6 +114,8 @@ def _rewrite(root: Any, numbers: ParagraphNumbers, charts: Mapping[str, Sequence
             elif is_paragraph and numbers.is_hidden(child, "p"):
                 parent.remove(child)
                 hidden += 1
+            elif child.tag in _REFERENCES and (child.tag, child.get(f"{W}id")) not in notes:
+                parent.remove(child)
             elif is_paragraph:
                 lines = [line for name in drawn(child) for line in charts.get(name, ())]
                 parent[place + 1 : place + 1] = [_element("p", _run(line)) for line in lines]
