@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from antiphon.accel.decoding.stats import FinishReason, Summary
-from antiphon.accel.remote.client import STREAM_ERRORS, translate_error
+from antiphon.accel.remote.client import STREAM_ERRORS, shut_down, translate_error
 from antiphon.accel.remote.errors import BrokenStreamError
 from antiphon.accel.remote.thinking_tags import TaggedContent
 from antiphon.accel.remote.unasked_thinking import UnaskedThinking
@@ -115,6 +115,8 @@ class RemoteStream(TextStream):
     def close(self) -> None:
         """Close the connection, which stops generation; the completion is the text received so far."""
         self._is_closed = True
+        if self._finish is None and self._response is not None:
+            shut_down(self._response)
         self._end("cancelled")
 
     @property

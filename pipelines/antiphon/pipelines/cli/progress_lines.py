@@ -25,8 +25,9 @@ class ProgressLines:
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
 
     def update(self, stage: str, done: int, total: int) -> None:
-        """Set the current stage, the number of items done, and their total."""
-        self._state = stage, done, total
+        """Set the current stage, the number of items done, and their total; a total of 0 is ignored."""
+        if total:
+            self._state = stage, done, total
 
     def __enter__(self) -> ProgressLines:
         self._thread.start()
