@@ -110,7 +110,7 @@ def test_tool_calls_are_formatted_as_local_models_write_them(server: FakeServer)
     server.pieces = ()
     server.calls = (
         {"index": 0, "id": "a", "function": {"name": "weather", "arguments": '{"city": '}},
-        {"index": 0, "function": {"arguments": '"Köln"}'}},
+        {"index": 0, "function": {"name": "weather", "arguments": '"Köln"}'}},
         {"index": 1, "id": "b", "function": {"name": "weather", "arguments": '{"city": "Bonn"}'}},
     )
     completion = model_on(server).generate(Conversation(USER, [tool], tool_choice="required"))

@@ -187,10 +187,10 @@ class RemoteStream(TextStream):
             self._first_at = self._first_at or self._last_at
             self._num_chunks += 1
         self._tokens += tokens
-        for part in calls:  # a tool's name arrives in one event, its arguments in several
-            call = self._calls.setdefault(_first(part, "index") or 0, {"name": "", "arguments": ""})
-            for name in call:
-                call[name] += _first(_first(part, "function"), name) or ""
+        for part in calls:  # arguments arrive in several events, and llama-cpp-python repeats the name in each
+            call, function = self._calls.setdefault(_first(part, "index") or 0, {}), _first(part, "function")
+            call["name"] = call.get("name") or _first(function, "name") or ""
+            call["arguments"] = call.get("arguments", "") + (_first(function, "arguments") or "")
         if self._thinking is not None and self._thinking.is_over(self._num_thoughts, self._num_answers):
             self._end("length")
         return text
