@@ -188,9 +188,10 @@ class RemoteStream(TextStream):
             self._num_chunks += 1
         self._tokens += tokens
         for part in calls:  # arguments arrive in several events, and llama-cpp-python repeats the name in each
-            call, function = self._calls.setdefault(_first(part, "index") or 0, {}), _first(part, "function")
-            call["name"] = call.get("name") or _first(function, "name") or ""
-            call["arguments"] = call.get("arguments", "") + (_first(function, "arguments") or "")
+            call = self._calls.setdefault(_first(part, "index") or 0, {"name": "", "arguments": ""})
+            function = _first(part, "function")
+            call["name"] = call["name"] or _first(function, "name") or ""
+            call["arguments"] += _first(function, "arguments") or ""
         if self._thinking is not None and self._thinking.is_over(self._num_thoughts, self._num_answers):
             self._end("length")
         return text
