@@ -24,7 +24,7 @@ class FakeServer:
         pieces: Text pieces of every answer, one event each.
         thoughts: Fields of the message that are sent before the pieces, once or as often as there are entries.
         is_off: Returns whether a request turns thinking off; by default none does.
-        rejects: Fields of a request that are answered with 400.
+        rejects: Fields of a request, and types of its response format, that are answered with 400.
         pages: What further paths answer: JSON, or a function of the request.
         calls: Parts of tool calls, sent after the pieces.
         usage: Reported token counts.
@@ -128,7 +128,8 @@ class _Handler(BaseHTTPRequestHandler):
             status, page = self._page()
             self._answer(status, page(body) if callable(page) else page)
             return
-        if found := [name for name in self.settings.rejects if name in body]:
+        known = {*body, (body.get("response_format") or {}).get("type")}
+        if found := [name for name in self.settings.rejects if name in known]:
             self._fail(400, f"Unrecognized request argument supplied: {found[0]}")
             return
         references = (body.get("vllm_xargs") or {}).get("references")

@@ -168,6 +168,12 @@ def test_fields_that_a_server_rejects_are_left_out_from_then_on() -> None:
         assert server.paths.count("/v1/chat/completions") == 3
 
 
+def test_a_schema_is_sent_in_the_format_that_the_server_takes() -> None:
+    with run_server(FakeServer(rejects=("json_schema",))) as server:
+        assert RemoteLanguageModel(server.url, retries=0).generate(USER, json_schema={"type": "object"}).text == ANSWER
+    assert server.requests[0]["response_format"] == {"type": "json_object", "schema": {"type": "object"}}
+
+
 def test_content_that_begins_within_the_thinking_is_recognised_at_its_end() -> None:
     pieces = ("Let me see. ", "Bees?", "</think>", "\n\nIn hives.")
     with run_server(FakeServer(pieces=pieces)) as server:

@@ -110,7 +110,7 @@ def test_tool_calls_are_formatted_as_local_models_write_them(server: FakeServer)
     server.pieces = ()
     server.calls = (
         {"index": 0, "id": "a", "function": {"name": "weather", "arguments": '{"city": '}},
-        {"index": 0, "function": {"arguments": '"Köln"}'}},
+        {"index": 0, "function": {"name": "weather", "arguments": '"Köln"}'}},
         {"index": 1, "id": "b", "function": {"name": "weather", "arguments": '{"city": "Bonn"}'}},
     )
     completion = model_on(server).generate(Conversation(USER, [tool], tool_choice="required"))
@@ -146,22 +146,16 @@ def test_a_failed_batch_starts_no_further_requests(server: FakeServer) -> None:
     assert len(server.requests) < 6
 
 
-def test_another_thread_can_close_the_connection(server: FakeServer) -> None:
+def test_another_thread_can_close_the_connection_while_the_server_is_silent(server: FakeServer) -> None:
     server.pause, server.pieces = 0.02, ("word ",) * 500
-    stream = model_on(server).stream(USER)
-    first = next(stream)
-    closing = threading.Timer(0.1, stream.close)
-    closing.start()
+    stream = model_on(server, timeout=60.0).stream(USER)
+    first, server.pause = next(stream), 40.0
+    started = time.monotonic()
+    threading.Timer(0.1, stream.close).start()
     rest = "".join(stream)
-    closing.join()
+    assert time.monotonic() - started < 30, "the reader does not wait for the next piece"
     assert stream.completion.finish_reason == "cancelled"
     assert stream.completion.text == first + rest
-    assert len(rest) < 2000
-    for _ in range(100):
-        if server.disconnects:
-            break
-        time.sleep(0.05)
-    assert (server.disconnects, server.running) == (1, 0)
 
 
 @pytest.mark.parametrize("fails_inside", [False, True])

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from antiphon.accel import LanguageModel, RemoteLanguageModel
+from antiphon.accel.text.messages import encode_prompt
 from antiphon.pipelines import Prompt, Rag, chat_prompt, passage_references, plain_prompt
 from antiphon.pipelines.extractive_model import ExtractiveModel
 from antiphon.pipelines.prompt import (
     READER_SYSTEM,
     REFUSAL,
+    SYSTEM,
     is_refusal,
     prompt_format,
     reader_prompt,
@@ -65,6 +67,25 @@ def test_questions_on_the_same_passages_share_everything_before_them(passages: l
     assert one[1] == {"role": "user", "content": f"Passages:\n\n{shown}\n\nQuestion: {QUESTION}"}
     assert other[1] == {"role": "user", "content": f"Passages:\n\n{shown}\n\nQuestion: Wo leben Bienen?"}
     assert all(part in str(one[0]) for part in ("in its language", "[1] or [2][3]", REFUSAL))
+
+
+@pytest.mark.parametrize(
+    "name", ["Qwen-Qwen3-0.6B", "google-gemma-3-4b-it", "meta-llama-Llama-3.2-3B-Instruct", "openai-gpt-oss-120b"]
+)
+def test_recorded_templates_render_instructions_passages_and_question_in_this_order(
+    name: str, passages: list[Passage]
+) -> None:
+    if not RECORDED.exists():
+        pytest.skip(f"recorded templates are absent: {RECORDED}")
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = (RECORDED / f"{name}.jinja").read_text("utf-8")
+    model, questions = LargeModel(tiny_model(), tokenizer), (QUESTION, "Wo leben Bienen?")
+    contents = [prompt_format(model)(question, passages).content for question in questions]
+    prompts = [str(tokenizer.decode(encode_prompt(content, tokenizer))) for content in contents]
+    [shared] = {prompt.partition(question)[0] for prompt, question in zip(prompts, questions, strict=True)}
+    shown = [f"[{number}] {each.text}" for number, each in enumerate(passages, start=1)]
+    places = [shared.index(part) for part in (SYSTEM, *shown, "\n\nQuestion: ")]
+    assert places == sorted(places)
 
 
 def test_a_template_of_the_caller_has_places_for_passages_and_question(passages: list[Passage]) -> None:

@@ -30,6 +30,7 @@ from tests.pipelines.server.live_server import live_server
 pytestmark = pytest.mark.slow
 
 QUESTION = "How do bees live?"
+SEGMENTS = {"stream_options": {"include_segments": True}}
 
 
 @pytest.fixture
@@ -63,6 +64,9 @@ def test_the_server_answers_from_documents_with_citations(client: OpenAI, server
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == ANSWER
     assert len(chunks) > 10, "pieces are passed on as they arrive"
     assert "bees" in json.dumps(server.requests[0]["messages"]).lower()
+    server.pieces = (ANSWER,)
+    segments = client.chat.completions.create(**asked, stream=True, extra_body=SEGMENTS)
+    assert not any(each.get("quoted") for chunk in segments for each in getattr(chunk, "segments", None) or ())
 
 
 def test_the_model_alone_takes_tools_schemas_and_texts(client: OpenAI, server: FakeServer) -> None:

@@ -20,7 +20,7 @@ from antiphon.integrations.llama_index import AntiphonChatEngine, AntiphonQueryE
 from antiphon.pipelines import Chat, Rag
 from antiphon.pipelines.cli import app
 from antiphon.pipelines.mcp.server import make_mcp_server
-from antiphon.pipelines.prompt import REFUSAL, is_refusal
+from antiphon.pipelines.prompt import REFUSAL, SYSTEM, is_refusal
 from antiphon.pipelines.request_plan import TurnContext
 from antiphon.pipelines.server.app import create_app
 from antiphon.pipelines.server.service import Service
@@ -33,6 +33,9 @@ QUESTION = "How many eggs does a queen lay?"
 WRITTEN = "A queen lays two thousand eggs [1, 9]. Rockets fly [2]. Nobody knows [7]."
 SHOWN = "A queen lays two thousand eggs [1]. Rockets fly [2]. Nobody knows."
 MARKERS = [("[1]", False), ("[2]", True)]
+GERMAN = "Eine Queen legt zweitausend eggs【1†L2】. Raketen fliegen [2]. Niemand weiß es [3]."
+REFUSALS = (REFUSAL, f'"{REFUSAL}" [1]')
+QUESTIONS = (QUESTION, "Wie viele Eier legt eine Königin?")
 BODY = {"model": "tiny+docs", "messages": [{"role": "user", "content": QUESTION}]}
 SEGMENTS = {"stream": True, "stream_options": {"include_segments": True, "include_usage": True}}
 
@@ -109,52 +112,79 @@ def test_http_has_the_same_text_whole_and_streamed(rag: Rag, folder: Path) -> No
     assert "".join(part["text"] for each in streamed for part in each.get("segments", ())) == SHOWN
 
 
-REFUSALS = (REFUSAL, f'"{REFUSAL}" [1]')
-
-
-@pytest.mark.parametrize("refusal", REFUSALS)
-async def test_a_refusal_is_one_on_every_path(refusal: str, folder: Path) -> None:
-    model = LargeModel(refusal)
-    rag = Rag(Retriever.open(folder), model, k=2)
-    assert rag.ask(QUESTION).is_refusal
-    assert rag.ask(QUESTION).as_dict()["is_refusal"]
-    assert Chat(rag).ask(QUESTION).nearest
-    chain = ChatAntiphon(language_model=model).with_retriever(AntiphonRetriever(retriever=rag.retriever, k=2))
-    assert is_refusal(chain.invoke(QUESTION)["answer"].content)
-    assert is_refusal(str(AntiphonQueryEngine(rag).query(QUESTION)))
-    with served(model, folder) as (service, client):
-        assert client.post("/v1/chat/completions", json=BODY).json()["choices"][0]["refused"]
-        response = client.post("/v1/responses", json={"model": "tiny+docs", "input": QUESTION}).json()
-        assert response["refused"]
-        assert (await ask_by_mcp(service))["is_refusal"]
-
-
-async def ask_by_mcp(service: Service) -> dict[str, Any]:
+async def ask_by_mcp(service: Service, question: str = QUESTION) -> dict[str, Any]:
     async with Client(make_mcp_server(lambda: service, is_local=True), mode="legacy") as client:
-        result: dict[str, Any] = (await client.call_tool("ask", {"question": QUESTION})).structured_content
+        result: dict[str, Any] = (await client.call_tool("ask", {"question": question})).structured_content
         return result
 
 
-async def test_langchain_llama_index_and_mcp_give_the_answer_and_its_markers(rag: Rag, folder: Path) -> None:
+PATHS = ("python", "chat", "http", "langchain", "llama_index query", "llama_index chat", "mcp")
+
+
+async def ask(path: str, rag: Rag, folder: Path, question: str = QUESTION) -> tuple[str, list[tuple[str, bool]], bool]:
+    """Return the text of an answer, its markers with whether each is unsupported, and whether it is a refusal."""
     model: Any = rag.language_model
-    chain = ChatAntiphon(language_model=model).with_retriever(AntiphonRetriever(retriever=rag.retriever, k=2))
-    found = chain.invoke(QUESTION)
-    spans = [(each["start_index"], each["end_index"], each["extras"]["unsupported"]) for each in found["citations"]]
-    assert found["answer"].content == SHOWN
-    assert [(SHOWN[start:end], unsupported) for start, end, unsupported in spans] == MARKERS
-    assert "".join(each["answer"].content for each in chain.stream(QUESTION) if "answer" in each) == SHOWN
-    for response in (AntiphonQueryEngine(rag).query(QUESTION), AntiphonChatEngine(rag).chat(QUESTION)):
-        places = [each.additional_location_info for each in response.citations]  # type: ignore[union-attr]
-        assert str(response) == SHOWN
-        assert [(SHOWN[each["start"] : each["end"]], bool(each["unsupported"])) for each in places] == MARKERS
-    with served(model, folder) as (service, _):
-        result = await ask_by_mcp(service)
-    assert result["answer"] == SHOWN
-    assert [(SHOWN[each["start"] : each["end"]], each["unsupported"]) for each in result["citations"]] == MARKERS
+    if path == "langchain":
+        chain = ChatAntiphon(language_model=model).with_retriever(AntiphonRetriever(retriever=rag.retriever, k=2))
+        found = chain.invoke(question)
+        text, is_refused = found["answer"].content, is_refusal(found["answer"].content)
+        assert "".join(each["answer"].content for each in chain.stream(question) if "answer" in each) == text
+        spans = [
+            (each["start_index"], each["end_index"], each["extras"].get("unsupported")) for each in found["citations"]
+        ]
+    elif path.startswith("llama_index"):
+        engines = (AntiphonQueryEngine(rag).query, AntiphonChatEngine(rag).chat)
+        response: Any = engines[path.endswith("chat")](question)
+        text, is_refused = str(response), is_refusal(str(response))
+        places = [each.additional_location_info for each in response.citations]
+        spans = [(each["start"], each["end"], each.get("unsupported")) for each in places]
+    elif path == "http":
+        with served(model, folder) as (service, client):
+            service.collections["docs"].rag.retriever = rag.retriever
+            asked = BODY | {"messages": [{"role": "user", "content": question}]}
+            [choice] = client.post("/v1/chat/completions", json=asked).raise_for_status().json()["choices"]
+            other = client.post("/v1/responses", json={"model": "tiny+docs", "input": question}).json()
+        text, is_refused = choice["message"]["content"], choice.get("refused", False)
+        assert other.get("refused", False) == is_refused
+        notes = [each["url_citation"] for each in choice["message"].get("annotations", ())]
+        spans = [(each["start_index"], each["end_index"], each["unsupported"]) for each in notes]
+    else:
+        if path == "mcp":
+            with served(model, folder) as (service, _):
+                service.collections["docs"].rag.retriever = rag.retriever
+                said = await ask_by_mcp(service, question)
+        else:
+            said = (Chat(rag) if path == "chat" else rag).ask(question).as_dict()
+            said["answer"] = said["text"]
+        text, is_refused = said["answer"], said["is_refusal"]
+        spans = [(each["start"], each["end"], each["unsupported"]) for each in said["citations"]]
+    markers = [(text[start:end], bool(unsupported)) for start, end, unsupported in spans if text[start] in "[【"]
+    return text, markers, is_refused
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_markers_refusals_and_languages_are_the_same_on_every_path(path: str, folder: Path) -> None:
+    retriever = Retriever.open(folder)
+    for written, expected in (
+        (WRITTEN, (SHOWN, MARKERS, False)),
+        (GERMAN, (GERMAN.replace(" [3]", ""), [("【1†L2】", False), ("[2]", True)], False)),
+        *((refusal, (refusal, [("[1]", True)][: refusal.count("[1]")], True)) for refusal in REFUSALS),
+    ):
+        assert await ask(path, Rag(retriever, LargeModel(written), k=2), folder) == expected
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_questions_on_the_same_passages_share_their_prompt_on_every_path(path: str, folder: Path) -> None:
+    model = LargeModel(WRITTEN)
+    rag: Any = Rag(AllPassages(folder), model, k=2)
+    for question in QUESTIONS:
+        await ask(path, rag, folder, question)
+    before = {prompt.partition(next(each for each in QUESTIONS if each in prompt))[0] for prompt, _ in model.asked}
+    assert [text.endswith("\n\nQuestion: ") and SYSTEM in text for text in before] == [True]
 
 
 def prefilled(ask: Callable[[str], int]) -> list[int]:
-    return [ask(question) for question in (QUESTION, "Wie viele Eier legt eine Königin?")]
+    return [ask(question) for question in QUESTIONS]
 
 
 def test_a_second_question_on_the_same_passages_prefills_only_itself(folder: Path) -> None:

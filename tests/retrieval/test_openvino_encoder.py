@@ -1,5 +1,6 @@
 """Encoders on OpenVINO: vectors agree with torch, graphs are cached, and deviating graphs are not used."""
 
+import logging
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -133,8 +134,12 @@ def test_a_model_that_cannot_be_converted_stays_on_torch_with_the_reason(
     )
 
 
-def test_a_model_is_converted_once(toy_model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_converted_once_without_a_warning(
+    toy_model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    logging.Logger.warning_once.cache_clear()  # type: ignore[attr-defined]
     made: list[Any] = []
 
     def noting(*given: Any) -> Any:
@@ -155,3 +160,4 @@ def test_a_model_is_converted_once(toy_model: Any, tmp_path: Path, monkeypatch: 
     assert max_cosine_distance(expected, states()) < 1e-6
     assert max_cosine_distance(expected, states()) < 1e-6
     assert len(made) == 1
+    assert caplog.messages == []

@@ -252,6 +252,9 @@ class RemoteLanguageModel:
         try:
             return client.stream(path, body)
         except RemoteError as error:
+            if server.kind == "other" and settings.json_schema is not None and "json_schema" in str(error):
+                schema = body["response_format"]["json_schema"]["schema"]  # the format of llama-cpp-python's server:
+                return client.stream(path, body | {"response_format": {"type": "json_object", "schema": schema}})
             if self._habits.refuses_switch or not switch or error.status not in (400, 422):
                 raise
         stream = client.stream(path, {name: value for name, value in body.items() if name not in switch})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import finalize
 
@@ -102,6 +103,17 @@ class Client:
             yield
         except openai.APIError as error:
             raise translate_error(self.base_url, error, model) from error
+
+
+def shut_down(stream: Any) -> None:
+    """Shut down the connection of a stream that another thread may be reading.
+
+    Closing alone does not wake that thread: it waits for data or the timeout, and the server goes on generating.
+    """
+    response: httpx.Response = stream.response
+    if not response.is_closed:  # else the connection may already serve another request
+        with suppress(OSError):  # broken
+            response.extensions["network_stream"].get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
 
 def translate_error(url: str, error: Exception, model: Any = None) -> RemoteError:

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from antiphon.accel.decoding.stats import FinishReason, Summary
-from antiphon.accel.remote.client import STREAM_ERRORS, translate_error
+from antiphon.accel.remote.client import STREAM_ERRORS, shut_down, translate_error
 from antiphon.accel.remote.errors import BrokenStreamError
 from antiphon.accel.remote.thinking_tags import TaggedContent, UnaskedThinking
 from antiphon.accel.text.completion import Completion, Piece, TextStream, Usage
@@ -114,6 +114,8 @@ class RemoteStream(TextStream):
     def close(self) -> None:
         """Close the connection, which stops generation; the completion is the text received so far."""
         self._is_closed = True
+        if self._finish is None and self._response is not None:
+            shut_down(self._response)
         self._end("cancelled")
 
     @property
@@ -184,10 +186,11 @@ class RemoteStream(TextStream):
             self._first_at = self._first_at or self._last_at
             self._num_chunks += 1
         self._tokens += tokens
-        for part in calls:  # a tool's name arrives in one event, its arguments in several
+        for part in calls:  # arguments arrive in several events, and llama-cpp-python repeats the name in each
             call = self._calls.setdefault(_first(part, "index") or 0, {"name": "", "arguments": ""})
-            for name in call:
-                call[name] += _first(_first(part, "function"), name) or ""
+            function = _first(part, "function")
+            call["name"] = call["name"] or _first(function, "name") or ""
+            call["arguments"] += _first(function, "arguments") or ""
         if self._thinking is not None and self._thinking.is_over(self._num_thoughts, self._num_answers):
             self._end("length")
         return text

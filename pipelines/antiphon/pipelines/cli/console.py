@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
 from threading import Lock, Thread
@@ -70,31 +70,29 @@ def status(text: str) -> Iterator[None]:
 
 @contextmanager
 def progress_bars(names: dict[str, str] | None = None, *, waiting: str = "", every: float = 10.0) -> Iterator[Progress]:
-    """Show one progress bar per stage on standard error; yield the function that updates the bars.
+    """Show one progress bar per stage on standard error, or lines if it is no terminal; yield the function for updates.
 
     Args:
         waiting: Text shown until the first stage; by default nothing.
         every: Interval in seconds of printed lines if standard error is not a terminal.
     """
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    tasks: dict[str, TaskID] = {}
     own = Console(file=sys.stderr)  # pinned, because callers may redirect sys.stderr while bars are shown
-    lines = ProgressLines(own.print, every=every)
-    if waiting and not own.is_terminal:
-        own.print(f"{sanitize_line(waiting)} …", style="dim", markup=False)
-    bars = ProgressBars(*columns, console=own)
-    with ExitStack() as until_end:
-        until_end.enter_context(bars if own.is_terminal else lines)
-        until_then = [bars.add_task(waiting, total=None)] if waiting and own.is_terminal else []
+    if not own.is_terminal:
+        if waiting:
+            own.print(f"{sanitize_line(waiting)} …", style="dim", markup=False)
+        with ProgressLines(own.print, every=every) as lines:
+            yield lambda stage, done, total: lines.update((names or {}).get(stage, stage), done, total)
+        return
+    tasks: dict[str, TaskID] = {}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with ProgressBars(*columns, console=own) as bars:
+        until_then = [bars.add_task(waiting, total=None)] if waiting else []
 
         def report(stage: str, done: int, total: int) -> None:
             if not total:
                 return
             if until_then:
                 bars.remove_task(until_then.pop())
-            lines.update((names or {}).get(stage, stage), done, total)
-            if not bars.live.is_started:  # started now, because bars without a stage write an empty line to a file
-                until_end.enter_context(bars)
             if stage not in tasks:
                 tasks[stage] = bars.add_task((names or {}).get(stage, stage), total=total)
             bars.update(tasks[stage], completed=done, total=total)
@@ -170,7 +168,12 @@ class _FirstQuote:
 
     def show(self, stream: AnswerStream) -> None:
         """Search for the quote and print it with its location."""
-        quote = stream.quote
+        try:
+            quote = stream.quote
+        except RuntimeError:  # Python starts no more threads, because the command has printed the answer and ends
+            if self._has_ended:
+                return
+            raise
         with self._lock:
             if quote is not None and not self._has_ended:
                 out.print(Text(sanitize(f"Quoted from {citation_location(quote)}:"), style="dim"))
@@ -222,8 +225,9 @@ class ProgressLines:
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
 
     def update(self, stage: str, done: int, total: int) -> None:
-        """Set the current stage, the number of items done, and their total."""
-        self._state = stage, done, total
+        """Set the current stage, the number of items done, and their total; a total of 0 is ignored."""
+        if total:
+            self._state = stage, done, total
 
     def __enter__(self) -> ProgressLines:
         self._thread.start()

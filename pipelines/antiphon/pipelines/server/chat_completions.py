@@ -274,7 +274,7 @@ class _ChoiceStream:
                 fields: dict[str, Any] = {}
                 options = self._chat.body.stream_options
                 if options is not None and options.include_segments:
-                    self._segments = SegmentTracker(event.passages)
+                    self._segments = SegmentTracker(event.passages, has_prefix=bool(event.plan.response_prefix))
                     fields = {"passages": list(map(passage_object, event.passages)), **_quote_field(event)}
                 return [self._chunk({"role": "assistant", "content": ""}, **fields)]
             case Delta():

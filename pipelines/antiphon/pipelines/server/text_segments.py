@@ -39,10 +39,14 @@ class SegmentTracker:
     Each forward pass adds a segment of drafted tokens and a segment with the model's own token. If
     several passages contain a drafted segment, it is attributed to the passage that also matches
     the most text before the segment.
+
+    Args:
+        has_prefix: whether the first text is a response prefix, which has no origins, as has text of a server's model.
     """
 
-    def __init__(self, passages: Sequence[Passage]) -> None:
+    def __init__(self, passages: Sequence[Passage], *, has_prefix: bool = False) -> None:
         self._originals = passages
+        self._has_prefix = has_prefix
         self._passages = [_fold_whitespace(passage.text) for passage in passages]
         self._text = ""
         self._origins: list[Origin] = []
@@ -58,7 +62,7 @@ class SegmentTracker:
         """
         begin = len(self._text)
         self._text += text
-        if not begin and not origins:
+        if not begin and not origins and self._has_prefix:
             return self._quoted_segments(text)
         self._origins += origins
         segments: list[tuple[int, int, int, bool]] = []  # start, end, step, drafted

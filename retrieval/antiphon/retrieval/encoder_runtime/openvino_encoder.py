@@ -94,9 +94,10 @@ def convert(model: PreTrainedModel, output: str) -> openvino.Model:
     example = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the comparison with torch finds actual errors
-        traced_model = _Traced(copy.deepcopy(model).float().eval(), output, names)
+        copied: Any = copy.deepcopy(model).float().eval()
+        copied.loss_type = "ForMaskedLM"  # tracing reads all properties, and that of the loss would print a warning
         traced = torch.jit.trace(  # type: ignore[no-untyped-call]
-            traced_model, tuple(example[name] for name in names), check_trace=False, strict=False
+            _Traced(copied, output, names), tuple(example[name] for name in names), check_trace=False, strict=False
         )
         frontend = FrontEndManager().load_by_framework("pytorch")
         decoder = TorchScriptPythonDecoder(traced)  # kept in a variable until the conversion is complete
