@@ -1,4 +1,4 @@
-"""Screenshots of the page for the documentation: `python -m tests.pipelines.server.screenshots FOLDER`.
+"""Screenshots of the page for the documentation: `python -m benchmarks.screenshots FOLDER`.
 
 Real questions about the documents of the demo: answered with quotes, and in the speed view by the small chat model. It
 needs chromium on the path.
@@ -37,7 +37,7 @@ QUESTIONS = (
 PDF_QUESTION = "How many bees live in a colony in summer?"
 SPEED_QUESTION = "What is the Zen of Python?"
 CHAT_MODEL = "smollm2"
-FOLDER = Path(__file__).parents[3] / "docs" / "images"
+FOLDER = Path(__file__).parents[1] / "docs" / "images"
 WIDE: Any = {"width": 1100, "height": 920}
 SMALL: Any = {"width": 390, "height": 844}
 SCALE = 1.5
