@@ -183,7 +183,7 @@ def _speed(result: Result) -> str:
             f"{machine_caption(result)}.\n",
             *lines,
             *_further_table("llama.cpp without drafts, by llama-bench:", LLAMA_CPP, result.get("llama_cpp", ())),
-            *_further_table("Each program in a new process, started once before:", STARTS, result.get("starts", ())),
+            *_further_table(STARTS_HEAD, STARTS, result.get("starts", ())),
             f"\n    {result['command']}\n",
         ]
     )
@@ -198,6 +198,8 @@ def _further_table(title: str, columns: Mapping[str, str], rows: Sequence[Mappin
     cells = [_row(*(_cell(each[key]) for key in columns)) for each in rows]
     return [f"\n{title}\n", _header(*columns.values()), *cells] if rows else []
 
+
+STARTS_HEAD = "Each program runs in a new process, after one start that is not counted:"
 
 STARTS = {
     "program": "program",
@@ -296,8 +298,8 @@ INDEX_HEAD = """\
 ## Vector indexes
 
 Recall against exact search, speed and memory. *Bytes per vector* is memory; settings with rescoring also read
-half-precision vectors from a memory map. With `k * n`, the best n times k candidates are rescored (0: none). *paper* is
-the paper's setting (IVF4096, PQ64, 16 probes), with fewer lists if there are too few vectors to train that many.
+half-precision vectors from a memory map. A search for k passages rescores n * k candidates with `k * n`, and none with 0.
+*paper* is the paper's setting (IVF4096, PQ64, 16 probes), with fewer lists if there are too few vectors to train that many.
 """
 
 

@@ -106,7 +106,7 @@ def watch_index(
 def _indexed_again(
     paths: Sequence[str | Path], out: str | Path, stop: threading.Event, settings: dict[str, Any]
 ) -> IndexReport | None:
-    """Index changed files; wait while another process writes to the index or the database does not answer."""
+    """Index changed files. Wait while the database does not answer or another process writes to the index."""
     waits = False
     while not stop.is_set():
         try:

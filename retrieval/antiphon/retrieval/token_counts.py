@@ -25,10 +25,10 @@ def token_counts(texts: Sequence[str], embedder: TokenEmbedder) -> NDArray[np.in
 
 
 def require_token_embedder(store: StoredIndex, embedder: Embedder) -> None:
-    """Raise an error if an index has token counts, but the embedder of new passages has no tokens.
+    """Raise an error if an index stores token counts, but the embedder of new passages has no tokenizer.
 
     Raises:
-        IndexMismatch: The embedder has no tokens, and the index counts them.
+        IndexMismatch: The index stores token counts, but the embedder has no tokenizer.
     """
     if store.token_counts is not None and not isinstance(embedder, TokenEmbedder):
         raise IndexMismatch(

@@ -337,7 +337,7 @@ class KeptStates:
         self._kept: list[HiddenStates] = []
 
     def note(self, states: Sequence[Any]) -> None:
-        """Note the states of the last forward pass: one array of shape (rows, hidden) for each of ``layers``."""
+        """Store the states of the last forward pass: for each of ``layers`` an array of shape (rows, hidden)."""
         self._computed = tuple(states)
 
     def keep(self, start: int, rows: Sequence[int]) -> None:

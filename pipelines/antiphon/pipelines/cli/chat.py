@@ -31,7 +31,7 @@ def chat(
     weights: options.FewBits = None,
     sessions: options.Sessions = None,
 ) -> None:
-    """Hold a conversation: each question is answered from its own passages, after the earlier turns."""
+    """Hold a conversation. Each question is answered from its own passages; the prompt contains the earlier turns."""
     if rewrite and model in (options.EXTRACTIVE, options.DEFAULT_MODEL):
         from antiphon.pipelines.question import CANNOT_REWRITE
 

@@ -56,7 +56,7 @@ router = APIRouter(responses=ERRORS)
 async def chat_completions(
     body: ChatRequest, request: Request, access: Annotated[Access, Depends(access_of)]
 ) -> Response:
-    """Answer a conversation; with ``stream`` as server-sent events."""
+    """Answer a conversation. If ``stream`` is set, the answer is sent as server-sent events."""
     service = service_of(request)
     body.check_supported()
     served = service.model(body.model, access, body.collection)

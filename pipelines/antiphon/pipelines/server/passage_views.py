@@ -84,7 +84,7 @@ def passage_context(
 def document_passages(id: str, chosen: ChosenCollection, start: Annotated[int, Query(ge=0)] = 0) -> dict[str, Any]:
     """Return the passages of a document in the document's order, at most 50, with the numbers of their pages.
 
-    ``next`` is the ``start`` of the following page of passages; null after the last page.
+    ``next`` is the value of ``start`` for the next 50 passages; null if these are the last ones.
     """
     index = chosen.index
     ids = passage_ids(index, id)

@@ -125,7 +125,7 @@ def read_part(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def drawn(element: Any) -> Iterator[str]:
-    """Yield the relationship's name for each chart and diagram (SmartArt) in an element."""
+    """For each chart and SmartArt diagram in an element, yield the name of the relationship that points to its file."""
     for each in element.iter():
         if str(each.tag).endswith(("/chart}chart", "/diagram}relIds")):
             yield from (value for name, value in each.attrib.items() if name.endswith(("}id", "}dm")))

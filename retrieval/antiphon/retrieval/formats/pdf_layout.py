@@ -120,8 +120,8 @@ def _marginal(lines: Sequence[Line]) -> Iterator[Line]:
 def _is_cell(line: Line, lines: Sequence[Line]) -> bool:
     """Return whether a line seems to be a cell of a table.
 
-    It is a cell if other lines are beside it (in the same row), and also beside the nearest line
-    above or below it.
+    A line is a cell if its row has other lines, and the row of the nearest line above or below it
+    has other lines too.
     """
     row = [each for each in lines if _overlap(line, each) > _LEAST_OVERLAP]
     others = (each for each in lines if each not in row)

@@ -127,8 +127,8 @@ def window_rows(width: int, size: int) -> int:
 class Lookahead:
     """A `Drafter` that drafts n-grams which the model generated in earlier forward passes.
 
-    Every draft contains a `Window`, whose rows are probes. Each forward pass extends all columns by one token, and
-    columns of ``ngram`` tokens are added to an `NGramPool`. If the last token of the text is the first token of
+    Every draft contains a `Window`, whose rows are probes. Each forward pass extends all columns by one token. A
+    column that has reached ``ngram`` tokens is added to an `NGramPool`. If the last token of the text is the first token of
     pooled n-grams, the newest of these are drafted. No training and no references are needed.
 
     A row of the window can be accepted like any other row, because it attends to exactly the tokens
@@ -138,7 +138,7 @@ class Lookahead:
     Args:
         window: Number of columns of the window (the paper's W).
         ngram: Tokens of an n-gram (the paper's N).
-        guesses: Maximum number of n-grams per first token in the pool and in a draft (the paper's G).
+        guesses: Maximum number of pooled n-grams with the same first token, and of n-grams in a draft (the paper's G).
         prompt_as_reference: Whether the n-grams of references, prompt and answer are added to the pool, too.
 
     Raises:

@@ -249,7 +249,7 @@ class StatePool(Blocks):
             self._cached[key], self._keys[block] = block, key
 
     def uncache(self, tenant: Hashable, text: Tokens) -> None:
-        """Drop the cached state after a text, if there is one."""
+        """Remove the state after this text from the cache, if it is cached."""
         if (key := (tenant, tuple(text))) in self._cached:
             self._uncache(key)
 

@@ -133,7 +133,7 @@ class PagedGraph:
             self._request.set_tensor(name, tensor)
 
     def release_temporary_weights(self) -> None:
-        """Free the memory of weights that OpenVINO has packed during the first forward pass."""
+        """Free the original weights of which OpenVINO made packed copies in the first forward pass."""
         if self.has_temporary_weights:
             self._memory.release()
 

@@ -250,7 +250,7 @@ def _compile(
 
 
 def _traits(model: PreTrainedModel) -> Traits:
-    """Return the declared traits; if layers keep a state, the traits from torch's self-test."""
+    """Return a model's traits: those it declares or, if layers keep a state, those that torch's self-test found."""
     traits = declared_traits(model)
     return engine_of(model).traits if traits.state_kinds else traits
 

@@ -170,7 +170,7 @@ def open_engine(
 
 
 def arrange_memory(engine: OpenVINOEngine, facts: GraphFacts) -> None:
-    """Start a thread that writes to the KV cache's memory and moves packed weights to huge pages."""
+    """Start a thread that makes the system provide the KV cache's memory, and moves packed weights to huge pages."""
     arrange = partial(_arrange_memory, engine, facts.weight_bytes)
     Thread(target=arrange, name="antiphon-memory", daemon=True).start()
 

@@ -127,7 +127,7 @@ class GrowingCache(DynamicCache):
 
 
 def make_growing(cache: Cache) -> None:
-    """Replace the layers of an empty `DynamicCache` by growing layers; leave any other cache unchanged."""
+    """Replace each layer of an empty `DynamicCache` with a `GrowingLayer`. Any other cache stays unchanged."""
     is_empty = not any(getattr(layer, "is_initialized", True) for layer in cache.layers)
     if type(cache) is DynamicCache and is_empty and not cache.offloading:
         _replace_layers(cache)
