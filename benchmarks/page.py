@@ -298,8 +298,8 @@ INDEX_HEAD = """\
 ## Vector indexes
 
 Recall against exact search, speed and memory. *Bytes per vector* is memory; settings with rescoring also read
-half-precision vectors from a memory map. A search for k passages rescores n * k candidates with `k * n`, and none with 0.
-*paper* is the paper's setting (IVF4096, PQ64, 16 probes), with fewer lists if there are too few vectors to train that many.
+half-precision vectors from a memory map. With `k * n`, a search for k passages rescores n * k candidates. *paper* is
+the paper's setting (IVF4096, PQ64, 16 probes), with fewer lists if there are too few vectors to train that many.
 """
 
 

@@ -128,8 +128,8 @@ class Lookahead:
     """A `Drafter` that drafts n-grams which the model generated in earlier forward passes.
 
     Every draft contains a `Window`, whose rows are probes. Each forward pass extends all columns by one token. A
-    column that has reached ``ngram`` tokens is added to an `NGramPool`. If the last token of the text is the first token of
-    pooled n-grams, the newest of these are drafted. No training and no references are needed.
+    column that has reached ``ngram`` tokens is added to an `NGramPool`. If the last token of the text is the first
+    token of pooled n-grams, the newest of these are drafted. No training and no references are needed.
 
     A row of the window can be accepted like any other row, because it attends to exactly the tokens
     and positions that plain decoding would use. The window always continues with the model's most
