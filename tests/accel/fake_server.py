@@ -130,7 +130,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         known = {*body, (body.get("response_format") or {}).get("type")}
         if found := [name for name in self.settings.rejects if name in known]:
-            self._fail(400, f"Unrecognized request argument supplied: {found[0]}")
+            unknown = f"Unrecognized request argument supplied: {found[0]}"
+            self._fail(400, unknown if found[0] in body else "Input should be 'text' or 'json_object'")
             return
         references = (body.get("vllm_xargs") or {}).get("references")
         if references == 0:

@@ -170,8 +170,11 @@ def test_fields_that_a_server_rejects_are_left_out_from_then_on() -> None:
 
 def test_a_schema_is_sent_in_the_format_that_the_server_takes() -> None:
     with run_server(FakeServer(rejects=("json_schema",))) as server:
-        assert RemoteLanguageModel(server.url, retries=0).generate(USER, json_schema={"type": "object"}).text == ANSWER
+        model = RemoteLanguageModel(server.url, retries=0)
+        for _ in range(2):
+            assert model.generate(USER, json_schema={"type": "object"}).text == ANSWER
     assert server.requests[0]["response_format"] == {"type": "json_object", "schema": {"type": "object"}}
+    assert server.paths.count("/v1/chat/completions") == 3
 
 
 def test_content_that_begins_within_the_thinking_is_recognised_at_its_end() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from antiphon.accel import Conversation, RemoteLanguageModel
+from antiphon.accel.remote.client import STREAM_ERRORS
 from antiphon.accel.remote.errors import BrokenStreamError, RemoteError
 from tests.accel.fake_server import ANSWER, FakeServer, run_server
 from tests.tiny import byte_tokenizer
@@ -156,6 +157,16 @@ def test_another_thread_can_close_the_connection_while_the_server_is_silent(serv
     assert time.monotonic() - started < 30, "the reader does not wait for the next piece"
     assert stream.completion.finish_reason == "cancelled"
     assert stream.completion.text == first + rest
+
+
+def test_a_stream_that_is_closed_before_the_response_reads_nothing_of_it(server: FakeServer) -> None:
+    model = model_on(server)
+    stream: Any = model.stream(USER)
+    send = stream._send
+    stream._send = lambda: stream.close() or send()
+    assert (list(stream), stream.completion.finish_reason) == ([], "cancelled")
+    with pytest.raises(STREAM_ERRORS):
+        list(stream._response)
 
 
 @pytest.mark.parametrize("fails_inside", [False, True])

@@ -249,12 +249,15 @@ class RemoteLanguageModel:
         switch = {name: body[name] for name in THINKING_FIELDS if name in body}
         if self._habits.refuses_switch:
             body = {name: value for name, value in body.items() if name not in switch}
+        if self._habits.takes_json_object and settings.json_schema is not None:
+            schema = body["response_format"]["json_schema"]["schema"]
+            body |= {"response_format": {"type": "json_object", "schema": schema}}
         try:
             return client.stream(path, body)
         except RemoteError as error:
-            if server.kind == "other" and settings.json_schema is not None and "json_schema" in str(error):
-                schema = body["response_format"]["json_schema"]["schema"]  # the format of llama-cpp-python's server:
-                return client.stream(path, body | {"response_format": {"type": "json_object", "schema": schema}})
+            if settings.json_schema is not None and "json_object" in str(error) and not self._habits.takes_json_object:
+                self._habits.takes_json_object = True  # the error lists the formats that the server takes
+                return self._send(content, references, settings, thinking)
             if self._habits.refuses_switch or not switch or error.status not in (400, 422):
                 raise
         stream = client.stream(path, {name: value for name, value in body.items() if name not in switch})

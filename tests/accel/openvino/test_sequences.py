@@ -227,7 +227,7 @@ def test_sequences_share_few_states(family: str) -> None:
     assert not sequences[-1].is_evicted(texts[-1])
     sequences[0].reset()
     expect_plain(model, texts[0], EMPTY, step(engine, sequences[0], texts[0]))
-    with pytest.raises(OutOfBlocksError, match="needs 22 recurrent states"):
+    with pytest.raises(OutOfBlocksError, match="needs 11 recurrent states"):
         engine.forward([SequenceInput(sequence, (1, 2)) for sequence in sequences])
     with pytest.raises(ValueError, match="at least two blocks and 8 states of"):
         OpenVINOEngine(compiled(family), memory=2000)

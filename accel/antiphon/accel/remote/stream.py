@@ -138,6 +138,8 @@ class RemoteStream(TextStream):
             if self._events is None:
                 self._started_at = perf_counter()
                 self._open()
+                if self._is_closed:
+                    return ""
                 if self._response_prefix:
                     return self._response_prefix
             event = next(self._events, None)
@@ -154,6 +156,8 @@ class RemoteStream(TextStream):
 
     def _open(self) -> None:
         self._response = self._send()
+        if self._is_closed:  # while the request was sent
+            shut_down(self._response)
         self._events = iter(self._response)
 
     def _add_thought(self, text: str) -> None:

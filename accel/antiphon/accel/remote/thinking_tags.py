@@ -78,11 +78,13 @@ class ThinkingHabits:
         opens_in_thinking: Whether the model's content begins inside the thinking, because the
             prompt has the start tag.
         refuses_switch: Whether the server rejects the fields that turn thinking off.
+        takes_json_object: Whether the server takes a schema only in the format of llama-cpp-python.
     """
 
     thinks_unasked: bool = False
     opens_in_thinking: bool = False
     refuses_switch: bool = False
+    takes_json_object: bool = False
 
 
 @dataclass(slots=True)

@@ -171,10 +171,9 @@ async def search(
         await call.report("Searching")
         passages = await asyncio.to_thread(chosen.retriever.search, asked.complete, k, where=where)
         await call.report(f"{len(passages)} passages found")
+        fields = await asyncio.to_thread(lambda: [call.passage(passage) for passage in passages])  # may read files
         scores = [None if each.score is None else float(each.score) for each in passages]
-        found = [
-            FoundPassage(**call.passage(passage), score=score) for passage, score in zip(passages, scores, strict=True)
-        ]
+        found = [FoundPassage(**each, score=score) for each, score in zip(fields, scores, strict=True)]
         return SearchResult(collection=chosen.name, passages=found)
 
 
@@ -262,7 +261,7 @@ async def read_passage(
         if found is None:
             raise ApiError(404, f"The collection {chosen.name!r} has no passage with this id.")
         return PassageResult(
-            **call.passage(found),
+            **await asyncio.to_thread(call.passage, found),
             collection=chosen.name,
             start=found.start,
             end=found.end,

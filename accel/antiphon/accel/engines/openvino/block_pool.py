@@ -200,10 +200,6 @@ EMPTY_STATE = 0
 MIN_STATES, MAX_STATES = 8, 64
 """Minimum and maximum number of blocks."""
 
-NEW_STATES = 2
-"""Number of blocks that a forward pass allocates for each sequence: for the state after the last kept
-row, and for the state after a full block of tokens, which is cached."""
-
 StateKey = tuple[Hashable, tuple[int, ...]]
 """Tenant, and the text whose state a block holds."""
 

@@ -13,7 +13,6 @@ from antiphon.accel.engines.fair_lock import FairLock
 from antiphon.accel.engines.openvino.block_pool import (
     MAX_STATES,
     MIN_STATES,
-    NEW_STATES,
     BlockPool,
     OutOfBlocksError,
     StatePool,
@@ -323,7 +322,7 @@ class OpenVINOEngine:
             sequence.last_used = self._num_forwards
         counts = [pending + len(draft) for pending, draft in rows]
         missing = sum(sequence.missing_blocks(count) for sequence, count in zip(sequences, counts, strict=True))
-        states = 0 if self._memory.states is None else NEW_STATES * len(sequences)
+        states = sum(sequence.num_new_states(count) for sequence, count in zip(sequences, counts, strict=True))
         others = sorted((each for each in self._sequences if each not in sequences), key=lambda each: each.last_used)
         for other in others:
             if missing <= self.pool.num_available and states <= self._memory.num_states_available:

@@ -12,7 +12,7 @@ import numpy as np
 
 from antiphon.accel.drafting.draft import EMPTY, Draft, Tokens, most_likely_chain, trim, without_probes
 from antiphon.accel.drafting.tree import Tree, build_tree
-from antiphon.accel.engines.openvino.block_pool import EMPTY_STATE, NEW_STATES
+from antiphon.accel.engines.openvino.block_pool import EMPTY_STATE
 from antiphon.accel.engines.openvino.graph import SequenceRows
 from antiphon.accel.engines.openvino.paged_inputs import BLOCK_SIZE
 from antiphon.accel.engines.openvino.paged_memory import PagedMemory
@@ -200,6 +200,15 @@ class PagedSequence:
             states=self._row_states,
         )
 
+    def num_new_states(self, rows: int) -> int:
+        """Return how many blocks the states after the next forward pass need.
+
+        One is for the state after the last kept row. If a block of tokens may be filled before this
+        row, another one is for the state after the full block, which is cached.
+        """
+        past = len(self.tokens)
+        return 0 if self._memory.states is None else 1 + (_last_boundary(past + rows - 1) > past)
+
     def _begin_states(self, rows: int, draft: Draft, tree: Tree | None) -> SequenceStates | None:
         """Allocate blocks for the states that `keep` writes, and return the states of the next forward pass."""
         pool = self._memory.states
@@ -209,7 +218,7 @@ class PagedSequence:
             pool.share(EMPTY_STATE)
             self.states.append(EMPTY_STATE)
         self._drop_states()
-        self.states += pool.allocate(NEW_STATES)
+        self.states += pool.allocate(self.num_new_states(rows))
         before, past = self._memory.storage.layer_states(self.states[0]), len(self.tokens)
         if rows <= CHUNK or draft:
             return SequenceStates(before, rows, mask=None if tree is None else tree.ancestor_mask)
@@ -224,15 +233,15 @@ class PagedSequence:
         pool, states = self._memory.states, self._row_states
         if pool is None or states is None or not rows:
             return
-        _, kept, other = self.states
+        _, kept, *others = self.states
         states.write(rows[-1], self._memory.storage.layer_states(kept))
         boundary = _last_boundary(len(self.tokens))
         index = boundary - 1 - (len(self.tokens) - len(rows))
         if index >= 0:
-            if index < len(rows) - 1:
-                states.write(rows[index], self._memory.storage.layer_states(other))
-            block = other if index < len(rows) - 1 else kept
-            pool.cache(self._cache_key, self.tokens[:boundary], block)
+            full = others[0] if index < len(rows) - 1 else kept
+            if full != kept:
+                states.write(rows[index], self._memory.storage.layer_states(full))
+            pool.cache(self._cache_key, self.tokens[:boundary], full)
             if self._cached_state:
                 pool.uncache(self._cache_key, self.tokens[: self._cached_state])
             self._cached_state = boundary if is_decoding else 0
