@@ -15,6 +15,7 @@ from antiphon.pipelines.benchmark.methods import (
     MethodRun,
 )
 from antiphon.pipelines.benchmark.speed import MethodFigures, Speed, measure_speed
+from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.bench import is_lossless
 from benchmarks.record import as_line
 from tests.pipelines.recorded import SAMPLES, antiphon
@@ -59,7 +60,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_speed_is_shown_as_tables_and_one_line(file: Path, tiny_folder: Path) -> None:
+def test_speed_is_shown_as_tables_and_one_line(file: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console.out, "_width", 200)  # in a narrow table, long numbers fold the names
     options = ("--num-draft-tokens", 8, "--task", "rag", "--limit", 2, "--max-new-tokens", 6, "--rounds", 1, "--json")
     shown = antiphon("bench", "speed", file, "--model", tiny_folder, *options)
     assert shown.exit_code == 0, shown.stderr
