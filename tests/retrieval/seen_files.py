@@ -190,7 +190,7 @@ def slides_pptx() -> bytes:
 
 
 def numbered_pptx() -> bytes:
-    """A slide with numbered paragraphs, raised texts, ink and an equation, whose layout has a text of its own."""
+    """A slide with numbered paragraphs, raised texts, ink and an equation; its layout has a text, too."""
     from pptx import Presentation
     from pptx.oxml import parse_xml
 
