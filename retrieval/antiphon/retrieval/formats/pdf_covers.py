@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Sequence
 from itertools import dropwhile, islice, pairwise
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ Box = tuple[float, float, float, float]
 """The left, bottom, right and top of a part of a page, in points."""
 
 _LEAST = 3.0  # minimum width and height of a rectangle that covers text, in points
+_FILLED = 0.98  # minimum share of its box that a rectangle fills
 _MOST = 200  # rectangles on a page; with more, no text counts as covered
 
 
@@ -85,8 +85,5 @@ def _rectangle(segment_of: Any, count: int, *path: Any, matrix: Any = None) -> B
         raw.FPDFPathSegment_GetPoint(segment, x, y)
         points.append(matrix.on_point(x.value, y.value) if matrix else (x.value, y.value))
     (left, *_, right), (bottom, *_, top) = map(sorted, zip(*points, strict=True))
-    sides = [(2 * px > left + right, 2 * py > bottom + top) for px, py in points]
-    corners = [((left, right)[is_right], (bottom, top)[is_top]) for is_right, is_top in sides]
-    is_straight = all(a[0] == b[0] or a[1] == b[1] for a, b in pairwise([*sides, sides[0]]))
-    is_near = all(math.dist(*each) < 1 for each in zip(points, corners, strict=True))
-    return (left, bottom, right, top) if is_straight and is_near and len({*sides}) == 4 else None
+    area = abs(sum(a[0] * b[1] - b[0] * a[1] for a, b in pairwise([*points, points[0]]))) / 2
+    return (left, bottom, right, top) if area > _FILLED * (right - left) * (top - bottom) else None
