@@ -190,26 +190,37 @@ def slides_pptx() -> bytes:
 
 
 def numbered_pptx() -> bytes:
-    """A slide with numbered paragraphs and an equation, whose layout has a text of its own."""
+    """A slide with numbered paragraphs, raised texts, ink and an equation; its layout has a text, too."""
     from pptx import Presentation
     from pptx.oxml import parse_xml
 
     presentation, out = Presentation(), io.BytesIO()
     layout = presentation.slide_layouts[6]
     slide = presentation.slides.add_slide(layout)
-    for texts, kind, start in ((("Open", "Close"), "arabicPeriod", 1), (("Wait",), "alphaLcParenR", 2)):
-        frame = slide.shapes.add_textbox(0, start, 10, 1).text_frame
-        frame.text = "\n".join(texts)
-        for each in frame.paragraphs:
-            number = f"<a:buAutoNum xmlns:a='{DRAWING}' type='{kind}' startAt='{start}'/>"
-            each._p.get_or_add_pPr().append(parse_xml(number))
+    frame = slide.shapes.add_textbox(0, 1, 10, 1).text_frame
+    frame.text = "Open\nClose\nLock\nWait\nCall\n"
+    kinds = (("arabicPeriod", 1), ("arabicPeriod", 1), ("alphaUcPeriod", 1), ("alphaLcParenR", 2), ("alphaLcParenR", 7))
+    for each, (kind, start) in zip(frame.paragraphs, kinds, strict=False):
+        number = f"<a:buAutoNum xmlns:a='{DRAWING}' type='{kind}' startAt='{start}'/>"
+        each._p.get_or_add_pPr().append(parse_xml(number))
+    for text, baseline in (
+        ("the 1", "0"),
+        ("st", "30000"),
+        (" of 10", "0"),
+        ("6", "30%"),
+        (" in CO", "0"),
+        ("2", "-25%"),
+    ):
+        frame.paragraphs[-1].add_run().text = text
+        frame.paragraphs[-1].runs[-1]._r.get_or_add_rPr().set("baseline", baseline)
     box = slide.shapes.add_textbox(0, 9, 10, 1)
     power = f"<m:sSup><m:e>{symbols('x')}</m:e><m:sup>{symbols('2')}</m:sup></m:sSup>"
     box.text_frame.paragraphs[0]._p.append(parse_xml(f"<m:oMath {NAMESPACES}>{symbols('E=')}{power}</m:oMath>"))
     compatibility = "http://schemas.openxmlformats.org/markup-compatibility/2006"
-    wrapper = parse_xml(f"<w:AlternateContent xmlns:w='{compatibility}'><w:Choice/><w:Fallback/></w:AlternateContent>")
+    choices = "<w:Choice><w:contentPart/></w:Choice><w:Choice/><w:Choice><w:sp/></w:Choice><w:Fallback/>"
+    wrapper = parse_xml(f"<w:AlternateContent xmlns:w='{compatibility}'>{choices}</w:AlternateContent>")
     box.element.addprevious(wrapper)
-    wrapper[0].append(box.element)
+    wrapper[1].append(box.element)
     mark = slide.shapes.add_textbox(0, 0, 10, 1)
     mark.text_frame.text = "Draft"
     layout.shapes._spTree.append(mark.element)
@@ -267,6 +278,28 @@ def rotated_pdf() -> bytes:
     ]
     content = (f"BT /F1 10 Tf 0 1 -1 0 {612 - y} {x} Tm ({text}) Tj ET" for x, y, text in texts)
     return pages_of("\n".join(content).encode(), page=b"/Rotate 90")
+
+
+def drawn_over_pdf() -> bytes:
+    """Pages on which the word "Visible" stays in sight, though shapes are drawn over or around it."""
+    shapes = (
+        b"60 690 m 300 690 l 180 760 l 60 690 l f",  # a triangle
+        b"60 600 m 300 790 l 301 791 l 61 601 l h f",  # a diagonal line
+        b"60 690 m 60 760 300 760 300 690 c f",  # a curve
+        b"0.7 0.7 -0.7 0.7 110 640 cm 0 0 90 90 re f",  # a rotated square
+        b"0 0 612 600 re W n 0 0 612 792 re f",  # a rectangle that is clipped
+        b"60 702 300 2 re f",  # a line through the word
+        b"1 g 60 690 300 40 re f 0 g " + shown(lines("Visible again.")),
+        b"".join(b"%d %d 5 5 re f " % (x, y) for x in range(60, 610, 6) for y in range(600, 750, 6)),
+    )
+    return pages_of(*(shown(lines(f"Visible {page}.")) + b" q " + each + b" Q" for page, each in enumerate(shapes)))
+
+
+def turned_pdf() -> bytes:
+    """Upright text with a bar over words in its middle, and one over the beginning of the next line."""
+    texts = ((300, "Visible: Secret words, visible end."), (330, "Secret beginning, visible rest."))
+    content = "\n".join(f"BT /F1 10 Tf 0 1 -1 0 {x} 100 Tm ({text}) Tj ET" for x, text in texts)
+    return pages_of(content.encode() + b" 290 133 15 66 re f 320 95 15 81 re f", page=b"/Rotate 90")
 
 
 def mail(body: bytes, kind: bytes = b"text/plain; charset=utf-8") -> bytes:

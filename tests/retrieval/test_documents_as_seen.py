@@ -211,7 +211,7 @@ KINDS: dict[str, Case] = {
     ),
     "numbers.pptx": (
         seen.numbered_pptx,
-        ("1. Open\n2. Close\n\nb) Wait", "E=x^2"),
+        ("1. Open\n2. Close\nA. Lock\nb) Wait\ng) Call\nthe 1st of 10^6 in CO2", "E=x^2"),
         (),
         ("its layouts have text, which was not read: 1",),
     ),
@@ -221,7 +221,7 @@ KINDS: dict[str, Case] = {
             b"type=checkbox checked>paid<input type=checkbox>open<p style='mso-hide:all'>Preview<p>in 2019<sup><a>1</a>"
             b"<p><math><mfrac><mrow><mi>a</mi><mo>+</mo><mi>b</mi></mrow><mi>c</mi></mfrac><msqrt><mi>x</mi></msqrt>"
         ),
-        ("Fees\n\n| Plan | Fee |", "10^3", "\u2612paid\u2610open", "in 20191", "(a+b)/c\u221a(x)"),
+        ("Fees\n\n| Plan | Fee |", "10^3", "\u2612 paid \u2610 open", "in 20191", "(a+b)/c\u221a(x)"),
         ("Preview",),
     ),
     "lists.html": (
@@ -256,6 +256,11 @@ KINDS: dict[str, Case] = {
         ("Secret",),
         ("page 1 with invisible text, which was not read",),
     ),
+    "drawn_over.pdf": (
+        seen.drawn_over_pdf,
+        (*(f"Visible {page}." for page in (0, 1, 2, 3, 4, 5, 7)), "Visible again."),
+    ),
+    "turned.pdf": (seen.turned_pdf, ("Visible:", "visible end.", "visible rest."), ("Secret", "words", "beginning")),
     "outside.pdf": (
         lambda: pages_of(shown([*lines("Visible words."), (2000.0, 400.0, 10.0, "Words beside the page.")])),
         ("Visible words.",),
@@ -343,8 +348,11 @@ KINDS: dict[str, Case] = {
         ("0x1f, 0x8b,\n0x1f",),
     ),
     "data.json": (
-        lambda: b'{"name": "Pump", "icon": "' + b"iVBORw0KGg-_" * 40 + b'"}',
-        ("name: Pump",),
+        lambda: (
+            b'{"name": "Pump", "page": "%s end", "icon": "%s"}'
+            % (b"A-Long-Name/of-2024_" * 20, b"iVBORw0KG" * 40 + b"-_")
+        ),
+        ("name: Pump", "_ end"),
         ("iVBOR",),
     ),
     "damaged.pptx": (

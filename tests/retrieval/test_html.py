@@ -137,10 +137,20 @@ def test_a_table_that_lays_out_a_page_is_read_as_paragraphs() -> None:
         ("<ruby>北京</ruby>です", "北京です"),
         ("so <math><mi>x</mi><mo>=</mo><msup><mi>y</mi><mn>2</mn></msup></math> holds", "so x=y^2 holds"),
         ("<math><mfrac>\n<mn>1</mn>\n<mn>2</mn>\n</mfrac></math>", "1/2"),
+        (
+            "<math><mfrac><mrow><mstyle><mi>a</mi><mo>+</mo><mi>b</mi></mstyle></mrow><mrow><mi>c</mi></mrow></mfrac>",
+            "(a+b)/c",
+        ),
+        ("<math><msup><mi>x</mi><mrow><mfrac><mn>1</mn><mn>2</mn></mfrac></mrow></msup>", "x^(1/2)"),
+        ("<math><mroot><mi>x</mi><mn>3</mn></mroot></math>", "3√(x)"),
+        ("the 1<sup>st</sup> of 10<sup>-6</sup>", "the 1st of 10^-6"),
+        ("<input type=checkbox><label><input type=checkbox><b></b></label>menu", "menu"),
+        ("<ul><li><input type=checkbox>open<li><input type=checkbox checked> done", "- ☐ open\n- ☒ done"),
+        ("<p>Yes <input type=radio checked> No <input type=radio>", "Yes ◉ No ○"),
         ("<h2>A <ruby>蜂<rt>はち</rt></ruby> <b>b</b>c</h2>", "A 蜂(はち) bc"),
     ],
 )
-def test_ruby_and_formulas_stay_on_their_line(markup: str, text: str) -> None:
+def test_ruby_formulas_and_check_boxes_stay_on_their_line(markup: str, text: str) -> None:
     assert text_of(markup) == text
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 M = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 """The namespace of the elements of equations."""
+
+EXPONENT = re.compile(r"\s*[-+\u2212]?\d+\s*")
+"""A raised text that is the exponent of the number before it, in contrast to the ``st`` of ``1st``."""
 
 _BETWEEN = {"eqArr": "; ", "func": " ", "m": "; ", "mr": ", "}
 _MARKS = {"sup": "^", "sub": "_", "lim": "_", "den": "/"}  # before a part

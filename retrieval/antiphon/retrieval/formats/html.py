@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from antiphon.retrieval.document import Document, Heading
 from antiphon.retrieval.formats.document_builder import table_row
+from antiphon.retrieval.formats.equations import EXPONENT
 from antiphon.retrieval.formats.html_elements import (
     BLOCKS,
     CELLS,
@@ -37,7 +38,8 @@ _LEAST_TEXT = 200  # characters; a shorter main text is suspicious if it is belo
 _LEAST_SHARE = 0.1
 _MOST_CODE_LINES = 60
 _OPERATORS = {"msup": "^", "msub": "_", "mfrac": "/", "msubsup": "_^", "mover": "^", "munder": "_", "munderover": "_^"}
-_EXPONENT = re.compile(r"\s*[-+\u2212]?\d+\s*")
+_LABELLED = ("label", "li", "td", "th")  # elements in which a check box stands before its text
+_GROUPS = ("mrow", "mstyle", "mpadded")
 _BOXES = {"checkbox": "\u2610\u2612", "radio": "\u25cb\u25c9"}
 
 
@@ -224,15 +226,26 @@ def _parts(node: LexborNode, tag: str, text: _Text) -> list[LexborNode | str]:
         text.add_heading(words, LEVELS[tag])
         return [*nodes[len(title) :]] if _line(title) else []
     if operators := _OPERATORS.get(tag):
-        parts = [child for child in nodes if child.is_element_node]
-        several = [sum(each.is_element_node for each in children(part)) > 1 for part in parts]
-        grouped = [["(", part, ")"] if is_group else [part] for part, is_group in zip(parts, several, strict=True)]
-        pairs = zip(["", *operators], grouped, strict=False)
+        pairs = zip(["", *operators], map(_grouped, _elements(node)), strict=False)
         return [each for operator, group in pairs for each in (operator, *group) if each] or [*nodes]
+    if tag == "mroot" and len(parts := _elements(node)) == 2:
+        return [*_grouped(parts[1]), "\u221a(", parts[0], ")"]
     if tag == "msqrt":
         return ["\u221a(", *nodes, ")"]
-    is_exponent = tag == "sup" and text.ends_with_digit and _EXPONENT.fullmatch(node.text()) and not node.css_first("a")
+    is_exponent = tag == "sup" and text.ends_with_digit and EXPONENT.fullmatch(node.text()) and not node.css_first("a")
     return ["^", *nodes] if is_exponent else [*nodes]
+
+
+def _elements(node: LexborNode) -> list[LexborNode]:
+    return [child for child in children(node) if child.is_element_node]
+
+
+def _grouped(part: LexborNode) -> list[LexborNode | str]:
+    """Return a part of a formula, in parentheses if it has several parts itself."""
+    inner = [part]
+    while len(inner) == 1 and inner[0].tag in _GROUPS:
+        inner = _elements(inner[0])
+    return ["(", part, ")"] if len(inner) > 1 or (inner and len(_elements(inner[0])) > 1) else [part]
 
 
 def _add_whole(node: LexborNode, tag: str, text: _Text, *, in_ruby: bool) -> bool:
@@ -251,10 +264,23 @@ def _add_whole(node: LexborNode, tag: str, text: _Text, *, in_ruby: bool) -> boo
         text.add("\n".join(_table_lines(found)))
         text.gap("\n\n")
     elif tag == "input" and (boxes := _BOXES.get(node.attributes.get("type") or "")):
-        text.add(boxes["checked" in node.attributes])
+        if _is_labelled(node):
+            text.gap(" ")
+            text.add(boxes["checked" in node.attributes])
+            text.gap(" ")
     else:
         return False
     return True
+
+
+def _is_labelled(box: LexborNode) -> bool:
+    """Return whether a check box belongs to a text, in contrast to the switch of a menu."""
+    above, after = box.parent, box.next
+    text = ""
+    while after is not None and after.tag != "input" and not text:
+        text = (after.text_content if after.is_text_node else after.text()) or ""
+        text, after = text.strip(), after.next
+    return above is not None and (above.tag == "p" or (above.tag in _LABELLED and bool(text)))
 
 
 def _raw_text(root: LexborNode) -> str:

@@ -7,7 +7,8 @@ import ctypes
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from antiphon.retrieval.document import LONE_SURROGATE, Document
 from antiphon.retrieval.formats import ocr
 from antiphon.retrieval.formats.document_builder import listed
 from antiphon.retrieval.formats.markup import numbered_headings
+from antiphon.retrieval.formats.pdf_covers import Box, covered_characters
 from antiphon.retrieval.formats.pdf_layout import SOFT_HYPHEN, Line, in_reading_order, rotated, without_running_lines
 from antiphon.retrieval.formats.pdf_text import joined, pages_text, without_hyphens
 from antiphon.retrieval.formats.text import without_controls
@@ -31,7 +33,6 @@ _LINE = re.compile(rf"[^\r\n{SOFT_HYPHEN}]*(?:{SOFT_HYPHEN}|\r?\n|\r|\Z)")
 _ENCRYPTED, _UNSUPPORTED = 4, 5  # error codes of PDFium
 _PICTURE = 0.5  # if pictures cover this share of a page's area, they contain the page's text
 _WHITE = 250  # of 255: letters with more red, green and blue are not seen on paper
-_NEAR = 5.0  # largest distance of a character from a place, in points
 _LEAST_LAYER = 200  # characters; a page of pictures with fewer has no text layer from another program
 _MOST_UNKNOWN = 0.3  # maximum share of a page's characters for which its fonts name no letters
 _OCR_KINDS = {
@@ -194,8 +195,9 @@ def _lines(page: PdfPage, objects: Sequence[Any], *, with_invisible: bool) -> tu
     x, y, *_ = page.get_bbox()
     lines = []
     shapes = [each for each in objects if each.type in _SHAPES]
-    parts, unseen = _uncovered(textpage, _boxes(textpage, turns), objects)
-    for text, (left, bottom, right, top), index in parts:
+    covered = covered_characters(textpage, objects)
+    unseen = bool(covered)
+    for text, (left, bottom, right, top), index in _boxes(textpage, turns, covered):
         if text.strip() and width and height:
             box = ((left - x) / width, (bottom - y) / height, (right - x) / width, (top - y) / height)
             is_beside = left < right and (max(box[:2]) > 1 or min(box[2:]) < 0)
@@ -210,9 +212,6 @@ def _lines(page: PdfPage, objects: Sequence[Any], *, with_invisible: bool) -> tu
     lines = in_reading_order(lines)
     fields = [*_annotations(page)]
     return lines + [Line(field, 0.0, 0.5, 1.0, 0.5) for field in fields], unseen, unknown <= _MOST_UNKNOWN * count
-
-
-_Box = tuple[float, float, float, float]
 
 
 def _is_white(colour_of: Any, *arguments: Any) -> bool:
@@ -245,53 +244,6 @@ def _is_seen(textpage: PdfTextPage, index: int, shapes: Iterable[Any], x: float,
     return False
 
 
-def _uncovered(
-    textpage: PdfTextPage, parts: Iterable[tuple[str, _Box, int]], objects: Sequence[Any]
-) -> tuple[list[tuple[str, _Box, int]], bool]:
-    """Cut from each part of the text what is behind an opaque rectangle; return whether anything was cut, too."""
-    from pypdfium2 import raw
-
-    places = {_address(each): place for place, each in enumerate(objects)}
-    covers = [(place, each.get_bounds()) for place, each in enumerate(objects) if _is_cover(each)]
-    pending, kept, is_cut = [*parts][::-1], [], False
-
-    def is_behind(box: _Box, place: int) -> bool:
-        x, y = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
-        at = raw.FPDFText_GetCharIndexAtPos(textpage, x, y, _NEAR, _NEAR)
-        return at >= 0 and places.get(_address(raw.FPDFText_GetTextObject(textpage, at)), place) < place
-
-    while pending:
-        text, (left, bottom, right, top), index = pending.pop()
-        for place, (low, floor, high, ceiling) in covers:
-            begin, end = max(left, low), min(right, high)
-            is_inside = begin + 1 < end and floor <= (bottom + top) / 2 <= ceiling
-            if is_inside and is_behind((begin, bottom, end, top), place):
-                boxes = [(left, bottom, begin, top)] * (begin - left > 1) + [(end, bottom, right, top)] * (
-                    right - end > 1
-                )
-                pending += [(" ".join(textpage.get_text_bounded(*box).split()), box, index) for box in boxes[::-1]]
-                is_cut = True
-                break
-        else:
-            kept.append((text, (left, bottom, right, top), index))
-    return kept, is_cut
-
-
-def _address(item: Any) -> int | None:
-    return ctypes.cast(getattr(item, "raw", item), ctypes.c_void_p).value
-
-
-def _is_cover(item: Any) -> bool:
-    """Return whether an object is a rectangle that hides what is behind it, such as the bar of a redaction."""
-    from pypdfium2 import raw
-
-    if item.type != raw.FPDF_PAGEOBJ_PATH or item.level or raw.FPDFPath_CountSegments(item) not in (4, 5):
-        return False
-    mode, strokes = ctypes.c_int(), ctypes.c_int()
-    is_known = raw.FPDFPath_GetDrawMode(item, mode, strokes)
-    return bool(is_known and mode.value) and not raw.FPDFPageObj_HasTransparency(item)
-
-
 def _size(textpage: PdfTextPage, index: int) -> float:
     """Return the font height of a character, in points."""
     from pypdfium2 import raw
@@ -301,24 +253,33 @@ def _size(textpage: PdfTextPage, index: int) -> float:
     return float(box.top - box.bottom)
 
 
-def _boxes(textpage: PdfTextPage, turns: int) -> Iterator[tuple[str, _Box, int]]:
-    """Split the lines of a page at wide gaps. Yield, for each part, the text, the box, and the start of the line."""
+def _boxes(textpage: PdfTextPage, turns: int, covered: Container[int]) -> Iterator[tuple[str, Box, int]]:
+    """Split the lines of a page at wide gaps and at covered characters.
+
+    Yield, for each part, the text, the box, and the start of the line.
+    """
     from pypdfium2 import raw
 
-    for match in _LINE.finditer(textpage.get_text_range()):
-        line = match[0].rstrip("\r\n")
-        count = raw.FPDFText_CountRects(textpage, match.start(), len(line)) if line else 0
-        boxes = [textpage.get_rect(index) for index in range(max(count, 0))]
-        parts = [*_split(boxes, turns)]
-        if len(parts) < 2:
-            yield line, _around(boxes), match.start()
-        else:
-            for part in parts:
-                yield " ".join(textpage.get_text_bounded(*_around(part)).split()), _around(part), match.start()
+    text = textpage.get_text_range()
+    for match in _LINE.finditer(text):
+        indices = range(match.start(), match.start() + len(match[0].rstrip("\r\n")))
+        for is_covered, run in groupby(indices, covered.__contains__):
+            if is_covered:
+                continue
+            start, *others = run
+            line = text[start : start + 1 + len(others)]
+            count = raw.FPDFText_CountRects(textpage, start, len(line))
+            boxes = [textpage.get_rect(index) for index in range(max(count, 0))]
+            parts = [*_split(boxes, turns)]
+            if len(parts) < 2:
+                yield line, _around(boxes), start
+            else:
+                for part in parts:
+                    yield " ".join(textpage.get_text_bounded(*_around(part)).split()), _around(part), start
 
 
-def _split(boxes: list[_Box], turns: int) -> Iterator[list[_Box]]:
-    part: list[_Box] = []
+def _split(boxes: list[Box], turns: int) -> Iterator[list[Box]]:
+    part: list[Box] = []
     for box in boxes:
         if part and _along(box, turns)[0] - _along(part[-1], turns)[1] > _WIDE_GAP * _along(part[-1], turns)[2]:
             yield part
@@ -327,14 +288,14 @@ def _split(boxes: list[_Box], turns: int) -> Iterator[list[_Box]]:
     yield part
 
 
-def _along(box: _Box, turns: int) -> tuple[float, float, float]:
+def _along(box: Box, turns: int) -> tuple[float, float, float]:
     """Return a box's start and end along its line, and its height; ``turns``: the page's clockwise quarter turns."""
     left, bottom, right, top = box
     begin, end = ((left, right), (bottom, top), (-right, -left), (-top, -bottom))[turns]
     return begin, end, right - left if turns % 2 else top - bottom
 
 
-def _around(boxes: list[_Box]) -> _Box:
+def _around(boxes: list[Box]) -> Box:
     if not boxes:
         return (0.0, 0.0, 0.0, 0.0)
     lefts, bottoms, rights, tops = zip(*boxes, strict=True)

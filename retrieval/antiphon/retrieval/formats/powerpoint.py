@@ -8,13 +8,14 @@ from typing import Any
 
 from antiphon.retrieval.document import Document
 from antiphon.retrieval.formats.document_builder import DocumentBuilder
-from antiphon.retrieval.formats.equations import M, linear
+from antiphon.retrieval.formats.equations import EXPONENT, M, linear
 from antiphon.retrieval.formats.merged_cells import Merge, with_joined_header
 from antiphon.retrieval.formats.numerals import numeral
 from antiphon.retrieval.formats.office import PARSER_ERRORS, drawn, drawn_lines, open_office, title_of
 
 _HIDDEN = "ancestor-or-self::*/*/p:cNvPr[@hidden='1' or @hidden='true']"  # itself, or a group that it is in
 _NUMBER_MARKS = {"ParenBoth": ("(", ")"), "ParenR": ("", ")"), "Period": ("", ".")}
+_READABLE = ("}sp", "}grpSp", "}graphicFrame", "}pic", "/main}r", "/main}m", "}oMath")
 _MAX_SHAPES = 200_000
 
 
@@ -60,8 +61,12 @@ def read_powerpoint_document(data: bytes, source: str) -> Document:
 def _add_slide(slide: Any, builder: DocumentBuilder, place: dict[str, str], size: tuple[int, int]) -> int:
     """Add the text of a slide of this size; return the number of shapes that are hidden or outside of it."""
     for each in [*slide.element.iter("{*}AlternateContent")]:
-        for choice in each.iterfind("{*}Choice"):  # such as a text with an equation, instead of its picture
-            each.getparent()[:] = [part for old in each.getparent() for part in (choice if old is each else [old])]
+        # the first choice that can be read, such as a text with an equation instead of its picture
+        choice = next((part for part in each.iterfind("{*}Choice") if len(part) and all(map(_is_readable, part))), None)
+        if choice is not None:
+            for part in [*choice]:
+                each.addprevious(part)
+            each.getparent().remove(each)
     title = slide.shapes.title
     if title is not None:
         builder.add_heading(title.text_frame.text, 1, place)
@@ -80,6 +85,11 @@ def _add_slide(slide: Any, builder: DocumentBuilder, place: dict[str, str], size
         notes = slide.notes_slide.notes_text_frame.text
         builder.add(f"Notes: {notes}" if notes.strip() else "", place)
     return len(hidden)
+
+
+def _is_readable(element: Any) -> bool:
+    """Return whether an element is a shape or a part of a text, in contrast to ink or a transition."""
+    return str(element.tag).endswith(_READABLE)
 
 
 def _is_text(shape: Any) -> bool:
@@ -156,16 +166,19 @@ def _table(table: Any) -> list[list[str]]:
 
 def _text(frame: Any) -> str:
     """Return the paragraphs of a text frame with their numbers; those below the first level are list items."""
-    lines, counts = list[str](), dict[int, int]()
+    lines, counts = list[str](), dict[tuple[int, str, int], int]()
     for paragraph in frame.paragraphs:
         text, level = _line(paragraph._p), paragraph.level
         mark = "- " * bool(level)
         if text.strip():
             numbering = paragraph._p.find("{*}pPr/{*}buAutoNum")
-            counts = {at: count for at, count in counts.items() if at < level + (numbering is not None)}
+            form = (level, "", 0)
             if numbering is not None:
-                counts[level] = counts.get(level, int(numbering.get("startAt", 1)) - 1) + 1
-                mark = f"{_number(counts[level], numbering.get('type', ''))} "
+                form = (level, numbering.get("type", ""), int(numbering.get("startAt", 1)))
+            counts = {each: count for each, count in counts.items() if each[0] < level or each == form}
+            if numbering is not None:
+                counts[form] = counts.get(form, form[2] - 1) + 1
+                mark = f"{_number(counts[form], form[1])} "
         lines.append("  " * (level - 1) + mark + text if text.strip() else "")
     return "\n".join(lines)
 
@@ -187,6 +200,8 @@ def _line(paragraph: Any) -> str:
         elif str(each.tag).endswith("/main}br"):
             text += "\n"
         elif str(each.tag).endswith("/main}t"):
-            is_raised = any(int(each.get("baseline", 0)) > 0 for each in each.getparent().iterfind("{*}rPr"))
-            text += "^" * (is_raised and text[-1:].isdigit()) + (each.text or "").replace("\v", "\n")
+            part = (each.text or "").replace("\v", "\n")
+            levels = [properties.get("baseline", "0") for properties in each.getparent().iterfind("{*}rPr")]
+            is_raised = any(level.strip("0%")[:1].isdigit() for level in levels)  # 30000 and 30%, but not -25000
+            text += "^" * bool(is_raised and text[-1:].isdigit() and EXPONENT.fullmatch(part)) + part
     return text

@@ -45,7 +45,8 @@ _REPLACED = str.maketrans(
 )
 _EMBEDDED = re.compile(  # data URIs, and other long runs of base64 or of bytes
     r"\bdata:[\w.+-]+/[\w.+-]+(?:;[\w.=+-]+)*(?:,|%2C)[^\s)\]\"'<>]*"
-    r"|(?<![\w+/-])(?=[A-Z+/_-]*[a-z0-9])(?=[a-z+/_-]*[A-Z0-9])[A-Za-z0-9+/_-]{256,}+={0,2}"
+    r"|(?<![\w+/-])(?=[A-Z0-9+/_-]*[a-z])(?=[a-z0-9+/_-]*[A-Z])(?=[A-Za-z+/_-]*[0-9])"
+    r"(?=[A-Za-z0-9+/_-]*?[A-Za-z0-9+]{30})[A-Za-z0-9+/_-]{256,}+={0,2}"  # not the words of a long address
     # at least three lines of base64, which may be literals of a program, and the last one
     r"|(?<![A-Za-z0-9+/])(?:(?=[A-Za-z+/]*\d)(?=[A-Z0-9+/]*[a-z])(?=[a-z0-9+/]*[A-Z])[A-Za-z0-9+/]{60,76}+"
     r"(?:[\"',]?[ \t]*\r?\n[ \t]*(?:b?[\"'])?|\\n)){3,}+"
