@@ -13,7 +13,7 @@ from tests.vllm.fuzz import SPECULATION
 from tests.vllm.server import BLOCKS, Server, serve
 
 MAX_NEW_TOKENS = 12
-EXACT_REQUESTS, EXACT_SEED = int(os.environ.get("VLLM_REQUESTS", "24")), 0
+EXACT_REQUESTS, EXACT_SEED = int(os.environ.get("VLLM_REQUESTS", "12")), 0
 
 
 @pytest.fixture(scope="session")

@@ -150,7 +150,7 @@ COLOUR_TOKENS = (" red", " blue", " green")
 """Words of one token each, from which the tests sample."""
 
 SAMPLES, SAMPLES_PER_REQUEST, FALSE_ALARM = 500, 250, 1e-6
-MALFORMED_REQUESTS = int(os.environ.get("VLLM_REQUESTS", "40"))
+MALFORMED_REQUESTS = int(os.environ.get("VLLM_REQUESTS", "20"))
 
 
 def test_drafts_of_forty_tenants_stay_separate_under_preemption_and_aborts(drafting_server: Server) -> None:
