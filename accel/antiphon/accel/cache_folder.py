@@ -19,7 +19,7 @@ def cache_folder() -> Path:
     """
     try:
         return _usable(user_cache_dir("antiphon"))
-    except RuntimeError:  # neither HOME is set, nor has the user a home folder
+    except RuntimeError:  # HOME is not set, and the user has no home folder
         return _usable("~/.cache/antiphon")
 
 

@@ -39,10 +39,7 @@ COMPRESSED_BITS = {"int8": 8.1, "int4": 4.8}
 """Bits per weight, including its share of a scale. With "int4", embedding and head keep 8 bits."""
 
 COMPRESSED_SHARE = 1.1
-"""Memory of a compressed model, relative to its weights.
-
-The first start also needs the largest matrix in float32.
-"""
+"""Memory of a compressed model, relative to its weights. The first start also needs the largest matrix in float32."""
 
 DEFAULT_CONTEXT = 4096
 """Number of tokens whose KV cache an estimate includes, unless the model has fewer positions."""

@@ -62,6 +62,18 @@ def build_tree(pending: int, parents: Sequence[int], padding_rows: int = 0) -> T
     return Tree(np.array(depths, dtype=np.int64), _unpack_bits(ancestors + [0] * padding_rows), padding_rows)
 
 
+def input_windows(ancestor_mask: NDArray[np.bool_], size: int) -> NDArray[np.int64]:
+    """Return, for each row, the indices of the last ``size`` inputs on the path to the row; shape (rows, size).
+
+    Indices 0 to ``size`` - 1 are the inputs before the rows; the rows follow.
+
+    Args:
+        ancestor_mask: As in `Tree`, without padding rows.
+    """
+    paths = ([*range(size), *(size + row.nonzero()[0])][-size:] for row in ancestor_mask)
+    return np.array(list(paths), dtype=np.int64)
+
+
 def take_rows_depth_first(draft: Draft, kept: Sequence[int]) -> Draft:
     """Return the kept rows in depth-first order: every candidate is followed by its first child's subtree.
 

@@ -250,7 +250,7 @@ def _compile(
 
 
 def _traits(model: PreTrainedModel) -> Traits:
-    """Return a model's traits: those it declares or, if layers keep a state, those that torch's self-test found."""
+    """Return the traits that a model declares. If layers keep a state, return the traits from torch's self-test."""
     traits = declared_traits(model)
     return engine_of(model).traits if traits.state_kinds else traits
 

@@ -18,6 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.accel.drafting.tree import input_windows
+
 Array = NDArray[np.float32]
 
 CHUNK = 32
@@ -64,13 +66,9 @@ class Ancestry:
         return total
 
     def windows(self, size: int) -> NDArray[np.int64]:
-        """Return the indices of the last ``size`` inputs on the path to each row, shape (rows, size).
-
-        Indices 0 to ``size`` - 1 are the inputs before the rows; the rows follow.
-        """
+        """Return `input_windows`, shape (rows, size)."""
         if size not in self._windows:
-            paths = ([*range(size), *(size + row.nonzero()[0])][-size:] for row in self._mask)
-            self._windows[size] = np.array(list(paths), dtype=np.int64)
+            self._windows[size] = input_windows(self._mask, size)
         return self._windows[size]
 
 
@@ -123,9 +121,8 @@ class Factors:
             return
         np.multiply(self.before, self.decay[:, row, None], out=target)
         left = (self.left * self.decays[:, row, :, None]).swapaxes(1, 2)
-        target += (
-            left @ self.right if left.shape[2] > 1 else left * self.right
-        )  # numpy's own product is slow for one row
+        # `@` is slow for one row, which BLAS does not compute.
+        target += left @ self.right if left.shape[2] > 1 else left * self.right
 
 
 def convolve(ancestry: Ancestry, before: Array, rows: Array, weight: Array, bias: Array) -> tuple[Array, Windows]:

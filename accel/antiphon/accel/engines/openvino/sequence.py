@@ -238,8 +238,9 @@ class PagedSequence:
         boundary = _last_boundary(len(self.tokens))
         index = boundary - 1 - (len(self.tokens) - len(rows))
         if index >= 0:
-            full = others[0] if index < len(rows) - 1 else kept
-            if full != kept:
+            full = kept
+            if index < len(rows) - 1:
+                full = others[0]
                 states.write(rows[index], self._memory.storage.layer_states(full))
             pool.cache(self._cache_key, self.tokens[:boundary], full)
             if self._cached_state:

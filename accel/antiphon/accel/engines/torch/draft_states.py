@@ -25,7 +25,7 @@ from torch.nn.functional import softplus
 from transformers import Cache, PreTrainedModel
 from transformers.activations import ACT2FN
 
-from antiphon.accel.drafting.tree import Tree
+from antiphon.accel.drafting.tree import Tree, input_windows
 
 Function = Callable[..., Any]
 Scan = tuple[Tensor, "RowStates"]
@@ -79,16 +79,9 @@ class Ancestry:
         return (steps @ self._lineage.T).exp()[..., None]
 
     def windows(self, size: int) -> Tensor:
-        """Return, for each row, the indices of the last ``size`` inputs on the path to the row.
-
-        Indices 0 to ``size`` - 1 are the inputs before the draft; the rows follow.
-
-        Returns:
-            Shape (rows, size).
-        """
+        """Return `input_windows` on the model's device, shape (rows, size)."""
         if size not in self._windows:
-            paths = ([*range(size), *(size + self._mask[row].nonzero()[0])][-size:] for row in range(len(self._mask)))
-            self._windows[size] = torch.tensor([[int(index) for index in path] for path in paths], device=self._device)
+            self._windows[size] = torch.from_numpy(input_windows(self._mask, size)).to(self._device)
         return self._windows[size]
 
 
