@@ -164,15 +164,19 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         try:
-            self._events(body)
+            completed = self._events(body)
         except OSError:  # the client has disconnected
             with settings.lock:
                 settings.disconnects += 1
-        finally:
-            with settings.lock:
-                settings.running -= 1
+            completed = False
+        with settings.lock:
+            settings.running -= 1
+        if completed:  # after the count, as the client may send its next request at once
+            self._chunk(b"data: [DONE]\n\n")
+            self.wfile.write(b"0\r\n\r\n")
 
-    def _events(self, body: dict[str, Any]) -> None:
+    def _events(self, body: dict[str, Any]) -> bool:
+        """Send the events of an answer, and return whether the connection is still open."""
         settings, is_chat = self.settings, self.path.endswith("/chat/completions")
         thoughts = [settings.thoughts] if isinstance(settings.thoughts, dict) else settings.thoughts
         thoughts = [] if settings.is_off(body) else [thought for thought in thoughts if thought]
@@ -187,7 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
                     self._event({"error": {"message": "the engine is dead", "code": 500}})
                 self.close_connection = True
                 self.connection.close()
-                return
+                return False
             time.sleep(settings.pause)
             self._event(
                 _choice({"content": piece} if is_chat else piece, ids=[count] if body.get("return_token_ids") else [])
@@ -198,8 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._event(_choice({} if is_chat else "", finish="length" if length else "stop"))
         if settings.usage is not None:
             self._event({"choices": [], "usage": settings.usage, "metrics": settings.metrics})
-        self._chunk(b"data: [DONE]\n\n")
-        self.wfile.write(b"0\r\n\r\n")
+        return True
 
     def _event(self, event: dict[str, Any]) -> None:
         self._chunk(f"data: {json.dumps({'id': 'x', 'model': 'tiny', 'created': 0} | event)}\n\n".encode())
