@@ -56,9 +56,14 @@ class WarmBlend:
 
 
 def study_methods(
-    names: Sequence[str], num_draft_tokens: int | None, windows: Sequence[str] = (), *, unread: bool = False
+    names: Sequence[str],
+    num_draft_tokens: int | None,
+    windows: Sequence[str] = (),
+    *,
+    unread: bool = False,
+    plain: str = GREEDY,
 ) -> tuple[Method, ...]:
-    """Return the methods of these names, after greedy decoding, and lookahead with these windows.
+    """Return the methods of these names, after plain decoding, and lookahead with these windows.
 
     Args:
         names: Names of `methods_by_name`; ``blend-warm``; or OpenVINO GenAI on the same weights:
@@ -66,12 +71,13 @@ def study_methods(
         num_draft_tokens: Maximum number of draft tokens of methods that name none; None: selected by the cost model.
         windows: Lookahead windows, such as "7,5,7", each with all the rows that it needs.
         unread: Add each window a second time, without n-grams of the prompt.
+        plain: Name of the method that decodes plainly, with which the others are compared.
 
     Raises:
         ValueError: see `methods_by_name` and `window_size`.
     """
     pipelines = GenAIPipelines()
-    named = [_method(name, num_draft_tokens, pipelines) for name in dict.fromkeys((GREEDY, *names))]
+    named = [_method(name, num_draft_tokens, pipelines) for name in dict.fromkeys((plain, *names))]
     return (*named, *lookahead_methods(windows, unread=unread))
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antiphon.pipelines.benchmark.facts import run_facts
+from antiphon.pipelines.benchmark.methods import GREEDY
 from antiphon.pipelines.benchmark.samples import RecordedSample, load_samples
 from benchmarks.shapes import ARCHITECTURES, stored_shape
 
@@ -55,6 +56,13 @@ Methods = Annotated[
         show_default="all",
     ),
 ]
+Plain = Annotated[
+    str,
+    typer.Option(
+        help="Plain decoding, with which all others are compared; nothing@openvino for models whose layers take "
+        "minutes per prompt in transformers."
+    ),
+]
 Gguf = Annotated[
     list[Path] | None,
     typer.Option(
@@ -85,6 +93,7 @@ def speed(
     method: Methods = None,
     lookahead: Windows = None,
     unread: Unread = False,
+    plain: Plain = GREEDY,
     dtype: Precision = "auto",
     num_draft_tokens: bench.NumDraftTokens = "auto",
     task: Task = None,
@@ -114,7 +123,9 @@ def speed(
     console.quiet_libraries()
     check_llama_bench(gguf or ())
     names = method or (() if lookahead else default_methods(shape))
-    methods = study_methods(names, parse_num_draft_tokens(num_draft_tokens), lookahead or (), unread=unread)
+    methods = study_methods(
+        names, parse_num_draft_tokens(num_draft_tokens), lookahead or (), unread=unread, plain=plain
+    )
     samples = load_samples(file, task=task, limit=limit)
     if shuffle:
         samples = with_other_references(samples)

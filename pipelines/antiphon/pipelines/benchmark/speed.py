@@ -8,7 +8,7 @@ from statistics import mean, median
 from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.progress import Progress
-from antiphon.pipelines.benchmark.methods import GREEDY, PROMPT_LOOKUP, Job, Method, MethodRun
+from antiphon.pipelines.benchmark.methods import PROMPT_LOOKUP, Job, Method, MethodRun
 
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
@@ -92,7 +92,7 @@ class MethodFigures:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Figures of all methods; the first one is transformers' greedy decoding."""
+    """Figures of all methods; the first one decodes plainly, usually by transformers."""
 
     methods: tuple[MethodFigures, ...]
 
@@ -143,20 +143,18 @@ def measure_speed(
     figures of the jobs that ended in the first round.
 
     Args:
-        methods: Methods to compare; the first one is transformers' greedy decoding.
+        methods: Methods to compare; the first one decodes plainly, and all others are compared with it.
         limit: Maximum number of new tokens per job.
         rounds: How often each method decodes every job.
         warm_up: Number of jobs that every method decodes once before the measurement.
 
     Raises:
-        ValueError: ``rounds`` is not positive, ``warm_up`` is negative, or greedy decoding is missing.
+        ValueError: ``rounds`` is not positive, ``warm_up`` is negative.
     """
     from antiphon.accel.engines.torch.engine import traits_of
 
     if rounds < 1 or warm_up < 0:
         raise ValueError(f"rounds is {rounds} and warm_up {warm_up}; at least 1 round and 0 jobs are needed.")
-    if not methods or methods[0].name != GREEDY:
-        raise ValueError(f"The first method needs to be {GREEDY!r}: all others are compared with it.")
     traits_of(language_model.model)  # determined now, because it runs forward passes that are not part of a method
     for job in jobs[:warm_up]:
         for method in methods:
