@@ -133,7 +133,9 @@ def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tup
 
 
 class _Words:
-    """A text as words and the characters between them, in plain characters; a run of white space is one space.
+    """A text, split into words and the characters between them.
+
+    All characters are plain (see `with_plain_characters`); a run of white space becomes one space.
 
     Args:
         rows: table rows in the text. A row also matches if the answer quotes it with its column
@@ -226,7 +228,7 @@ def _pieces(answer_words: _Words) -> Iterator[tuple[int, int, list[int]]]:
 
 
 def _reaches(answer_words: _Words, end: int, source: _Words, shift: int, first: int, min_words: int) -> bool:
-    """Return whether a run from ``first`` may reach ``end``; compares only the last ``min_words`` words before it."""
+    """Return whether a run from ``first`` may reach ``end``; compare only the ``min_words`` words before ``end``."""
     if end <= first + min_words:
         return True
     return (
@@ -251,7 +253,7 @@ def _choose(matches: Iterator[_Match], min_words: int, named: Sequence[Sequence[
     """Choose matches, longest first.
 
     If a match overlaps a chosen match, it is cut to its longest part outside all chosen matches.
-    This part is kept if it is long enough.
+    This part is kept if it has at least ``min_words`` words.
     """
     queue = [
         (first - end, number not in named[first], number, first, source_first)

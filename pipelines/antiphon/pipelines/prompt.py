@@ -47,8 +47,8 @@ class Prompt:
     Attributes:
         content: text, or messages.
         stop: strings that end the answer.
-        answers: texts that an answer may repeat, written as the prompt format requires; references
-            for drafting.
+        answers: texts that an answer may repeat, in the spelling of the prompt format. They serve
+            as references for drafting.
         has_markers: whether the prompt numbers the passages from 1, so that the answer can name
             them by `markers`.
     """

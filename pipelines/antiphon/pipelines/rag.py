@@ -52,7 +52,7 @@ class PassageCache:
             return sum(prefix.size for prefix in self._prefixes.values())
 
     def prefix_of(self, passage: Passage) -> PrefixCache:
-        """Return the prefix cache of a passage; beyond ``max_tokens``, evict the least recently used passages."""
+        """Return the prefix cache of a passage; evict the least recently used passages if all exceed ``max_tokens``."""
         with self._lock:
             prefix = self._prefixes.setdefault(passage.id, PrefixCache())
             self._prefixes.move_to_end(passage.id)
@@ -168,7 +168,7 @@ class Rag:
         on_end: Callable[[Answer], None] | None = None,
         **generation: Any,
     ) -> AnswerStream:
-        """Return the answer to a question as a stream with ``passages`` at once. See `ask` for the arguments.
+        """Return the answer as a stream; its ``passages`` are available at once. See `ask` for the arguments.
 
         Args:
             on_end: called with the answer when the stream has ended or is closed.

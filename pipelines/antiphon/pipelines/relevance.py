@@ -89,7 +89,7 @@ class EncoderInput:
 
 
 class LineEncoder:
-    """Scores lines with one encoder. It encodes a passage alone or, if ``is_cross``, after the question.
+    """Scores lines with one encoder, which encodes a passage alone or, if ``is_cross``, after the question.
 
     Several threads may use it at the same time.
     """

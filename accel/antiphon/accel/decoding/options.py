@@ -31,7 +31,7 @@ class DecodingKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class DecodingOptions:
-    """Options of decoding. Only ``weights`` and, in half precision, rounding can change a text.
+    """Options of decoding. Only ``weights`` changes the text; in half precision, rounding can change it, too.
 
     Attributes:
         drafter: Name of a drafter, a factory that is called for each request, or "auto": the best

@@ -76,9 +76,9 @@ class Scheduler:
     def steps(self, request: Request) -> Iterator[Step]:
         """Yield one Step per forward pass until the request finishes; closing the iterator drops the request.
 
-        The first step prefills the part of the prompt that is not in the KV cache. It verifies a
-        draft only if the drafter returns one before the first step. The emitted tokens do not
-        depend on the drafts.
+        The first step prefills the part of the prompt that is not in the KV cache. This step
+        verifies a draft only if the drafter returns one before it. The emitted tokens do not depend
+        on the drafts.
         """
         try:
             while not request.output.finish:
@@ -389,7 +389,7 @@ def _pad_one(
 
 
 def _pays(cost: CostModel, rows: Sequence[int], lengths: Sequence[int], drafts: Sequence[Draft]) -> bool:
-    """Return whether one shared forward pass is cheaper than one for each request."""
+    """Return whether one shared forward pass is cheaper than a separate forward pass for each request."""
     shared = cost.seconds(_mean_context(cost, lengths), sum(rows))[-1] - packing_savings(cost, lengths, drafts)
     return shared <= sum(cost.seconds(length, own)[-1] for length, own in zip(lengths, rows, strict=True))
 

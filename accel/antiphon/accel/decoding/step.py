@@ -25,7 +25,7 @@ class TokenSampler(Protocol):
         """Whether the sampler only needs the most likely token of each row."""
 
     def bind(self, logits: Logits) -> Callable[[int], int]:
-        """Return a function from a row of this forward pass to the model's next token after it."""
+        """Return a function that maps a row of this forward pass to the model's next token after that row."""
 
 
 class Output(Protocol):
@@ -141,7 +141,8 @@ class StepRequest:
 def decode_step(engine: Engine, step: StepRequest) -> Step:
     """Decode one step of one request. For several requests, see `Scheduler._run_batch`.
 
-    The emitted tokens are always the model's own. Drafts only change how many of them one forward pass confirms.
+    The emitted tokens are always the model's own. Drafts only change how many tokens one forward
+    pass confirms.
 
     Args:
         step: The requested step; its draft is proposed here unless it already has one.
@@ -258,7 +259,7 @@ def forward_alone(engine: Engine, step: StepRequest, inputs: SequenceInput) -> L
 
 
 def pad_draft(request: Request, draft: Draft, token: int, count: int) -> Draft:
-    """Add padding rows to a draft if all of them fit; they make some forward passes cheaper."""
+    """Add padding rows to a draft if all of them fit. Some forward passes are cheaper with padding rows."""
     depth = request.output.remaining_tokens - 1
     if not count or not depth:
         return draft

@@ -41,7 +41,8 @@ class SegmentTracker:
     the most text before the segment.
 
     Args:
-        has_prefix: whether the first text is a response prefix, which has no origins, as has text of a server's model.
+        has_prefix: whether the first text is a response prefix. Missing origins alone do not show
+            this, because the text of a model on a server has none either.
     """
 
     def __init__(self, passages: Sequence[Passage], *, has_prefix: bool = False) -> None:

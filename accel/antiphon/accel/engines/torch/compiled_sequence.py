@@ -66,9 +66,10 @@ class CompiledSequence:
     """A sequence with the methods of `TorchSequence`. Steps after the prefill are compiled.
 
     ``plain`` prefills the prompt. It also decodes after a failed compilation (one warning per
-    model), and while the slot cache waits for the `keep` of another sequence. Between two steps,
-    another sequence may take the slot cache. This sequence then copies its tokens to the cache of
-    ``plain``. If no slots are free, this sequence moves to a larger slot cache.
+    model), and while another sequence uses the slot cache between its ``forward`` and its `keep`.
+    Between two steps, another sequence may take the slot cache. This sequence then copies its
+    tokens to the cache of ``plain``. If no slots are free, this sequence moves to a larger slot
+    cache.
 
     Args:
         compiles: True: compile with `torch.compile`; False: capture the model's own kernels as CUDA graphs.
