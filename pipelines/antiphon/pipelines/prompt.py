@@ -36,7 +36,7 @@ _REFUSAL = re.compile(rf"{_AROUND}(?:\Z|{re.escape(REFUSAL[:-1])}{_AROUND}(?:\.|
 
 
 def is_refusal(text: str) -> bool:
-    """Return whether an answer starts with `REFUSAL`, with or without markers and quotation marks, or is empty."""
+    """Return whether an answer is empty or starts with `REFUSAL`, with or without markers and quotation marks."""
     return _REFUSAL.match(text) is not None
 
 

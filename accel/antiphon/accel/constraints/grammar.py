@@ -71,7 +71,8 @@ class JsonGrammar:
             end_tokens: Tokens that end a response, at least one; a complete response may end with any of them.
 
         Raises:
-            ValueError: The schema is invalid or not supported, or its shortest response is longer than the maximum.
+            ValueError: The schema is invalid or not supported, or its shortest response is longer
+                than ``max_new_tokens``.
         """
         if schema is None:
             return LogitsProcessorList()

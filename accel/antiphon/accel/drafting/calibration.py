@@ -93,7 +93,7 @@ class RequestCalibration:
         self._pending: deque[_PendingDraft] = deque(maxlen=MAX_PENDING)
 
     def chance(self, is_first: bool, given: float) -> tuple[int, float]:
-        """Return the bin of a row and the probability that the row is right if its parent is.
+        """Return the bin of a row, and the probability that the row is right if its parent is right.
 
         Args:
             is_first: Whether the row is directly below the root.

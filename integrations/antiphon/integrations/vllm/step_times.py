@@ -1,4 +1,4 @@
-"""Estimate the time of a step by its number of rows, from measured steps, and allocate draft tokens by it."""
+"""Estimate, from measured steps, the time of a step with a given number of rows; allocate draft tokens accordingly."""
 
 from __future__ import annotations
 

@@ -139,8 +139,8 @@ def measure_speed(
 ) -> Speed:
     """Decode every job by every method in turn.
 
-    After KeyboardInterrupt it returns the figures of the complete rounds. If no round is complete, it returns the
-    figures of the jobs that ended in the first round.
+    After KeyboardInterrupt, the result has the figures of the complete rounds. If no round is
+    complete, the result has the figures of the jobs that ended in the first round.
 
     Args:
         methods: Methods to compare; the first one is transformers' greedy decoding.

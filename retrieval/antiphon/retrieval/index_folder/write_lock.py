@@ -34,7 +34,8 @@ _UPLOADS_SECONDS = 60
 def lock_for_writing(folder: Path) -> Iterator[None]:
     """Lock a folder against other writers. If a process dies, the system releases its lock.
 
-    A missing folder is created, readable by its owner only. If it stays empty, it is removed again.
+    A missing folder is created, readable by its owner only. If the new folder stays empty, it is
+    removed again.
 
     Raises:
         ValueError: The path is a file, or a folder with unrelated files.

@@ -230,7 +230,7 @@ class CompiledSequence:
             return None
 
     def _enter_slot_cache(self, bucket: int) -> SlotCache | None:
-        """Return a slot cache with the tokens and ``bucket`` free slots; None if it is in use."""
+        """Return a slot cache with the tokens and ``bucket`` free slots; None if the slot cache is in use."""
         plain = self.plain
         if self._slot_cache is None or self._slot_cache.size < plain.length + bucket:
             self.leave_slot_cache()
