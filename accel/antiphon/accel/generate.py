@@ -129,7 +129,7 @@ def generate(
         **arguments: Further arguments of `model.generate`, and the fields of `DecodingOptions`.
 
     Raises:
-        ValueError: An option is not supported; the message names it.
+        ValueError: An option is not supported; the message names the option.
     """
     make = partial(requests_of_batch, references=references, tokenizer=tokenizer, options=pop_options(arguments))
     arguments |= {"tokenizer": tokenizer, "stop_strings": stop_strings}

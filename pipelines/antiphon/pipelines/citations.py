@@ -289,7 +289,7 @@ def _longest_free(first: int, end: int, taken: set[int]) -> tuple[int, int]:
 def _citation(
     answer_words: _Words, sources: Sequence[_Words], passages: Sequence[Passage], match: _Match, after: int
 ) -> Citation:
-    """Return the citation of a match and the markup next to the match; it begins at character ``after`` or later."""
+    """Return the citation of a match and the markup next to the match. The citation begins at ``after`` or later."""
     first, end, number, source_first = match
     passage, source = passages[number], sources[number]
     (start, _), (_, stop) = answer_words.spans[first], answer_words.spans[end - 1]

@@ -32,7 +32,8 @@ class PassageCache:
 
     Args:
         max_tokens: maximum number of tokens of prompts and answers whose KV cache is kept. Requests
-            in progress may exceed it. A small model needs about 25 KB per token in half precision.
+            in progress may exceed this number. A small model needs about 25 KB per token in half
+            precision.
 
     Raises:
         ValueError: ``max_tokens`` is negative.

@@ -77,8 +77,8 @@ class Scheduler:
         """Yield one Step per forward pass until the request finishes; closing the iterator drops the request.
 
         The first step prefills the part of the prompt that is not in the KV cache. This step
-        verifies a draft only if the drafter returns one before it. The emitted tokens do not depend
-        on the drafts.
+        verifies a draft only if the drafter returns a draft before the step. The emitted tokens do
+        not depend on the drafts.
         """
         try:
             while not request.output.finish:

@@ -203,8 +203,8 @@ def guess_tokens(step: StepRequest) -> Draft:
 def propose_draft(engine: Engine, step: StepRequest) -> Draft:
     """Return the draft of a step, cut to the rows that its sequence can verify.
 
-    The first forward pass is the prefill. It verifies a draft only if the drafter returns a draft
-    at the start and the sequence supports it.
+    The first forward pass is the prefill. This pass verifies a draft only if the drafter returns a
+    draft at the start and the sequence supports it.
 
     Args:
         engine: Prefills the prompt up to its last token if there is a draft below that token.

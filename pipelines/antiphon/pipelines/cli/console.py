@@ -225,7 +225,7 @@ class ProgressLines:
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
 
     def update(self, stage: str, done: int, total: int) -> None:
-        """Set the current stage, the number of items done, and the number of all items. If that is 0, do nothing."""
+        """Set the current stage, the number of items done, and the total number. Do nothing if the total is 0."""
         if total:
             self._state = stage, done, total
 

@@ -42,7 +42,7 @@ class DecodingStep:
         tokens: the number of tokens, including tokens without text.
         drafted: the text of the accepted draft tokens.
         own: the text of the model's own token after the accepted draft tokens; empty if the text
-            ended before it.
+            ended before this token.
     """
 
     step: int
@@ -106,7 +106,7 @@ def quoted_segments(
 
 
 def short_source(source: str, root: Path | None = None) -> str:
-    """Return a source as a path relative to ``root``, or unchanged if it is outside ``root``.
+    """Return a source as a path relative to ``root``, or unchanged if the source is outside ``root``.
 
     Args:
         root: a folder; by default the working directory.

@@ -95,7 +95,11 @@ class SegmentTracker:
         return segment if source is None else segment | source
 
     def _find_source(self, start: int, end: int) -> dict[str, Any] | None:
-        """Return the passage that contains the segment together with the longest text before it, and offsets in it."""
+        """Return the passage that contains the segment, and the segment's offsets in it.
+
+        If there are several such passages, the passage that also contains the most text before the
+        segment is returned.
+        """
         with_context = _plain(self._text[max(start - MAX_CONTEXT, 0) : end])
         segment = _plain(self._text[start:end])
         best: tuple[int, int, int] | None = None

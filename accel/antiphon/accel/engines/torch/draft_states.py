@@ -112,7 +112,8 @@ class RowStates:
 class DraftStates(Cache):
     """A view of another cache (the wrapped cache) for the forward pass of a draft.
 
-    Attention layers append the rows to the wrapped cache as usual. `keep` writes the states to it.
+    Attention layers append the rows to the wrapped cache as usual. `keep` writes the states to this
+    cache, too.
 
     Args:
         ancestry: The rows of the forward pass.
