@@ -100,14 +100,14 @@ def cited_span(passage: Passage, number: int, first: int, last: int, **fields: A
 def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tuple[Citation, ...]:
     """Return the verbatim citations of an answer in text order; none overlap, and longer spans have priority.
 
-    A span is a citation if it has at least ``words`` words. A shorter span is a citation if it is
-    the whole answer, or if it is all the text between the number of its passage and the next number
-    or line break, as in ``[2] It is red.`` Case and punctuation must match. White space need not
-    match, and neither need the Unicode forms of a character (composed letters, ligatures,
-    full-width forms, quotation marks). A citation covers whole user-perceived characters and the
-    markup next to them. If two passages have equally long quotes, the passage whose number stands
-    next to the quote is chosen, else the earlier passage. The time is linear in the length of
-    answer and passages.
+    A span is a citation if it has at least ``words`` words. A shorter span is a citation in two
+    cases: it is the whole answer, or it is all the text between the number of its passage and the
+    next number or line break, as in ``[2] It is red.`` Case and punctuation must match. White space
+    may differ, and so may the Unicode form of a character (composed letters, ligatures, full-width
+    forms, quotation marks). A citation covers whole user-perceived characters and the markup next
+    to them. If two passages have equally long quotes, the passage whose number stands next to the
+    quote is chosen, else the earlier passage. The time is linear in the length of answer and
+    passages.
 
     Args:
         words: the minimum number of words.

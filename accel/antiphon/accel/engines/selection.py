@@ -131,7 +131,7 @@ def select_engine(
 
 
 def adopt_engine(model: PreTrainedModel, choice: EngineChoice, found: SelectedEngine, memory: int | None) -> None:
-    """Make an engine that was opened before (and its lock) the selected engine of a model that was loaded later.
+    """Select an engine that is already open, with its lock, for a model that was loaded later.
 
     Args:
         memory: Requested size of the engine's KV cache in bytes; None for the default.

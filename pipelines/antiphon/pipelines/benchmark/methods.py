@@ -92,8 +92,8 @@ TRANSFORMERS_METHODS: dict[str, dict[str, int]] = {GREEDY: {}, **PROMPT_LOOKUP}
 class TransformersGenerate:
     """Greedy `model.generate` of transformers, with the arguments in `TRANSFORMERS_METHODS`.
 
-    On an NVIDIA GPU, cuDNN's attention is turned off. It would plan new kernels for every length,
-    which makes transformers several times slower.
+    On an NVIDIA GPU, cuDNN's attention is turned off. cuDNN would plan new kernels for every
+    length, which makes transformers several times slower.
     """
 
     name: str
