@@ -153,7 +153,7 @@ class _FileReader:
         self._members = 0
 
     def documents(self, path: Path, source: str) -> list[Document]:
-        """Return the documents in a file, and set ``sha256`` to its checksum.
+        """Return the documents in a file, and set ``sha256`` to the checksum of the file.
 
         Args:
             source: The name of the file for users.

@@ -310,7 +310,7 @@ class Scheduler:
             return [], 0.0
 
     def _finish(self, step: StepRequest, logits: Logits) -> None:
-        """Verify a draft after a shared forward pass, keep the accepted rows, and let budget and drafter observe."""
+        """Verify a draft after a shared forward pass, keep the accepted rows, and update budget and drafter."""
         request, started = step.request, perf_counter()
         try:
             accepted = verify(step.draft or EMPTY, request.sampler.bind(logits), request.output.commit)

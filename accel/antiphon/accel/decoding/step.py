@@ -268,7 +268,7 @@ def pad_draft(request: Request, draft: Draft, token: int, count: int) -> Draft:
 
 
 def observe(step: StepRequest, accepted: Accepted, logits: Logits, verify_seconds: float) -> Step:
-    """Let budget and drafter observe the result of verification, and return the finished step.
+    """Update budget and drafter with the result of verification, and return the finished step.
 
     Args:
         accepted: The accepted rows and the emitted tokens.

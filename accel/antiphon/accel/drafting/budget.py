@@ -275,9 +275,9 @@ def trim_drafts(
 
     The rows of all sequences are sorted by chance. The first rows are selected. Their number
     maximizes the tokens per second: (sequences + sum of chances) / cost(sequences + rows). No row
-    is selected unless this rate exceeds the rate without drafts by a margin. Rows of budgets other
-    than `AdaptiveBudget` are always verified; the rate includes their tokens and their cost. A
-    single sequence uses its own budget.
+    is selected unless this rate exceeds the rate without drafts by a margin. If a sequence has
+    another budget than an `AdaptiveBudget`, all rows of its draft are verified; the rate includes
+    their tokens and their cost. A single sequence uses its own budget.
 
     Args:
         cost: Cost model of forward passes over several sequences, evaluated at `context_tokens`.

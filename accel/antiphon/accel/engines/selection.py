@@ -48,7 +48,8 @@ class _CachedSelection:
     """A result of `select_engine`, stored in the model's torch engine.
 
     Attributes:
-        engine: The selected engine; None for torch, because that engine must not refer to itself.
+        engine: The selected engine. None: the torch engine, which stores this object and must not
+            refer to itself.
         weights: Version of the weights for which the engine was selected.
         memory: Requested size of the KV cache in bytes; None for the default.
     """

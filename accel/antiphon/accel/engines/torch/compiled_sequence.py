@@ -287,8 +287,9 @@ def why_not_compiled(model: PreTrainedModel, traits: Traits, cache: Cache) -> st
 def cost_by_bucket(cost: StepCost) -> StepCost:
     """Return the cost of all numbers of rows, given the costs of the `BUCKETS`.
 
-    A step costs as much as the next bucket, because it is padded to that size. Above the last
-    bucket, steps are not compiled; their cost is extrapolated from the last two buckets.
+    A step costs as much as a step of the next larger bucket, because the step is padded to that
+    size. Above the last bucket, steps are not compiled; their cost is extrapolated from the last
+    two buckets.
     """
     return replace(cost, seconds={context: _padded(measured) for context, measured in cost.seconds.items()})
 
