@@ -82,7 +82,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class EncoderInput:
-    """One input of an encoder: its text, and for each quotable line the text and the token span."""
+    """One input of an encoder: its text, and the text and token span of each quotable line in it."""
 
     text: str
     spans: tuple[tuple[str, int, int], ...]
