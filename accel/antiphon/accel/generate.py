@@ -116,9 +116,9 @@ def generate(
     """Generate like `model.generate`, with the same arguments and output, but fewer forward passes.
 
     The sequences of a batch (padded on the left) share forward passes, except in reproducible decoding and with
-    compiled steps. Sequences end at different steps, so each gets its own copies of processors and
-    criteria. Samples have the same distribution as with `model.generate`, but random numbers are
-    used in another order.
+    compiled steps. Sequences end at different steps, so each sequence gets its own copies of
+    processors and criteria. Samples have the same distribution as with `model.generate`, but random
+    numbers are used in another order.
 
     Args:
         input_ids: Token ids of the prompts, shape (batch, length), or of one prompt as a list.
@@ -129,7 +129,7 @@ def generate(
         **arguments: Further arguments of `model.generate`, and the fields of `DecodingOptions`.
 
     Raises:
-        ValueError: An option is not supported; the message names it.
+        ValueError: An option is not supported; the message names the option.
     """
     make = partial(requests_of_batch, references=references, tokenizer=tokenizer, options=pop_options(arguments))
     arguments |= {"tokenizer": tokenizer, "stop_strings": stop_strings}

@@ -259,8 +259,8 @@ class LanguageModel:
         ``max_new_tokens``, or when the context window is full.
 
         Args:
-            prompt: A text, which is tokenized with the tokenizer's special tokens; or messages or a `Conversation`
-                (messages and tools), to which the chat template is applied.
+            prompt: A text, messages, or a `Conversation` (messages and tools). A text is tokenized
+                with the tokenizer's special tokens. To messages, the chat template is applied.
             references: Texts, or spans of a tokenized prompt, that the answer may repeat; drafts are copied from them.
             prefix: The prefix cache of a conversation. The part of the prompt that is already in
                 the cache is not prefilled again. Afterwards, the cache contains the request's
@@ -285,7 +285,7 @@ class LanguageModel:
         return self._requests.start(prompt, references, settings, prefix, options=self.options, table=table)
 
     def _recycling_table(self, given: bool | RecyclingTable | None) -> RecyclingTable | None:
-        """Return ``given`` if it is a table; for None or True this model's table; for False None."""
+        """Return ``given`` if it is a table. For None or True, return this model's table; for False, return None."""
         if given is None or given is True:
             return self.recycling_table
         return check_table(given, self.name)

@@ -137,8 +137,8 @@ def check_memory(
         engine: "auto", "torch" or "openvino". With "auto", the model only has to fit with one of
             the two engines.
         weights: "int8" or "int4" for compressed weights, or None.
-        cache: Requested size of the KV cache in bytes; None: the size for `DEFAULT_CONTEXT` tokens, or for the
-            model's context window if it is shorter.
+        cache: Requested size of the KV cache in bytes; None: the size for `DEFAULT_CONTEXT` tokens,
+            or for the model's context window if the window is shorter.
         head: The draft head, as for `LanguageModel`.
         location: Options that locate a checkpoint on the hub, such as ``revision``, ``cache_dir`` and ``token``.
 
@@ -384,7 +384,7 @@ def _text_weights(headers: list[dict[str, Any]], config: Mapping[str, Any]) -> d
 
 
 def _counts(weights: Mapping[str, Any]) -> tuple[dict[str, int], int, int]:
-    """Return the number of floats by type, the number in the largest tensor, and the bytes of other tensors."""
+    """Return three values: floats by type, floats in the largest tensor, and bytes of tensors without floats."""
     floating: dict[str, int] = {}
     largest = other = 0
     for tensor in weights.values():

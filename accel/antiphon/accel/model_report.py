@@ -57,8 +57,9 @@ class ModelReport:
         rope: How rotary frequencies change with the length of the text; None if they do not.
         max_positions: Length of the context in tokens; None if unlimited.
         queries_per_key_head: Query heads per key head; None if the cache has no keys.
-        packing_reason: Why torch does not pack the query heads of a key head into rows; empty if it does.
-        compiling_reason: Why torch does not compile the steps; empty if it does.
+        packing_reason: Why torch does not pack the query heads of a key head into rows; empty if
+            torch does.
+        compiling_reason: Why torch does not compile the steps; empty if torch does.
         cost: Measured cost of the engine's forward passes.
         auto_drafter: The drafter that "auto" selects, and why.
         draft_head: The model's trained draft head, its size and the time of one of its passes; or

@@ -9,4 +9,4 @@ Progress = Callable[[str, int, int], None]
 
 
 def ignore_progress(stage: str, done: int, total: int) -> None:
-    """Do nothing: the progress callback of a caller that gives none."""
+    """Do nothing. This is the progress callback for callers that pass none."""

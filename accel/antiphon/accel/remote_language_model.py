@@ -265,7 +265,7 @@ class RemoteLanguageModel:
         return stream
 
     def drafts_from_references(self) -> bool:
-        """Return whether the server drafts from references. The answer of a vLLM server is requested only once."""
+        """Return whether the server drafts from references. A vLLM server is asked only once."""
         if self._takes_references is None:
             kind = self.server.kind
             self._takes_references = kind == "antiphon" or (kind == "vllm" and self.client.has_plugin(self.server.name))

@@ -44,7 +44,8 @@ _ANSWER = "PROBE-ANSWER"
 class EndTokens:
     """The tokens that end a model's texts.
 
-    Fine-tuned models often have one end token in their settings, but were trained to write another.
+    Fine-tuned models often have one end token in their settings, but were trained to write another
+    one.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
@@ -131,7 +132,7 @@ class RequestBuilder:
         The caller holds the engine's lock.
 
         Args:
-            prefix: Prefix cache of the conversation; the request takes its KV cache.
+            prefix: Prefix cache of the conversation; the request takes the KV cache out of it.
             table: Recycling table of the request; None: no table.
 
         Raises:
@@ -262,7 +263,7 @@ class RequestBuilder:
             tokens: Token ids of the prompt, including the response prefix.
             make: Function that makes the `ModelRequest` from the arguments that `generate`
                 prepares. The function's other arguments are already bound.
-            prefix: Prefix cache of the conversation; the request takes its KV cache.
+            prefix: Prefix cache of the conversation; the request takes the KV cache out of it.
             thinking: How thinking is separated from the answer; None: the model does not think.
 
         Raises:

@@ -221,11 +221,11 @@ def refuse_conversion(stage: str, done: int, total: int) -> None:
 def store_of(
     place: str | Path, device: Any, dtype: Any, device_map: Any, options: DecodingOptions, arguments: dict[str, Any]
 ) -> ModelStore | None:
-    """Return the store of a model; None if it is not on the CPU, or an option cannot be recorded.
+    """Return the store of a model; None if the model is not on the CPU, or an option cannot be recorded.
 
     Args:
-        arguments: Further arguments for transformers. Records do not contain them, so the result is
-            None if there are any.
+        arguments: Further arguments for transformers. Records do not contain these arguments, so
+            the result is None if any are given.
     """
     is_plain = not arguments and device_map is None and options.engine_name != "torch" and is_on_cpu(device)
     return ModelStore(place, dtype, options) if is_plain else None

@@ -1,4 +1,4 @@
-"""A logits processor that limits the model's thinking, and applies a JSON schema to the answer after it."""
+"""A logits processor that limits the model's thinking, and applies a JSON schema to the answer after the thinking."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class GenerationFields(BaseModel):
         self._is_loaded = is_loaded
 
     def __getstate__(self) -> dict[Any, Any]:
-        """Return the state without the language model; `__setstate__` loads it again by name.
+        """Return the state without the language model; `__setstate__` loads the model again by name.
 
         Raises:
             TypeError: the model was passed as an object.

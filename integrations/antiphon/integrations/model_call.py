@@ -55,7 +55,7 @@ class ModelCall:
         passages: references of the call.
         parameters: keyword arguments of `LanguageModel.stream`.
         timeout: seconds for the whole answer; None is no limit.
-        tools: for each offered tool, by name, the schema of its arguments.
+        tools: the offered tools: for each name, the schema of the arguments.
         assistant_prefix: start of a forced tool call, which the prompt already contains.
         allows_parallel_calls: whether an answer may have several tool calls; if False, only the
             first one is used.

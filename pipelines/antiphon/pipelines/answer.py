@@ -47,7 +47,8 @@ class Answer:
         reasoning: the model's thinking before the answer, without citations; empty if there was no
             thinking.
         ended_in_thinking: whether generation ended before the thinking did, so that there is no answer.
-        model: the name of the language model; "extractive" if the answer was quoted without one.
+        model: the name of the language model; "extractive" if the answer was quoted without a
+            language model.
         seconds: the time from the question to the end of the answer; 0 if it was not measured.
     """
 
@@ -81,12 +82,15 @@ class Answer:
 
     @property
     def nearest(self) -> tuple[NearestSentence, ...]:
-        """For a refusal, each passage's sentence that shares most words with the question; empty for other answers."""
+        """For a refusal: of each passage, the sentence that shares most words with the question. Otherwise empty."""
         return nearest_sentences(self.question, self.passages) if self.is_refusal else ()
 
     @property
     def outdated(self) -> str:
-        """A line that names changed and deleted files. They are cited files or, for a refusal, files in ``nearest``."""
+        """A line that names the cited files that were changed or deleted after they were indexed; else empty.
+
+        For a refusal, the line names such files of ``nearest`` instead.
+        """
         return outdated_note(self.citations or self.nearest)
 
     @property
@@ -182,7 +186,7 @@ class AnswerStream(TextStream):
 
         The quote is not part of the answer. The first read of this property starts the search,
         which takes some tenths of a second. To show the quote during the prefill, read the property
-        in a thread. It is always None for models that quote and for small models.
+        in a thread. The quote is always None for models that quote and for small models.
         """
         return None if self.plan.quote is None else self.plan.quote()
 

@@ -16,7 +16,7 @@ from antiphon.retrieval import MetadataFilter, Passage
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn of a conversation: a question, its answer, and the passages that it was answered from."""
+    """One turn of a conversation: a question, its answer, and the passages that the answer is based on."""
 
     question: str
     text: str

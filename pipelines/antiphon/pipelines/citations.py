@@ -100,14 +100,14 @@ def cited_span(passage: Passage, number: int, first: int, last: int, **fields: A
 def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tuple[Citation, ...]:
     """Return the verbatim citations of an answer in text order; none overlap, and longer spans have priority.
 
-    A span is a citation if it has at least ``words`` words. A shorter span is a citation if it is
-    the whole answer, or if it is all the text between the number of its passage and the next number
-    or line break, as in ``[2] It is red.`` Case and punctuation must match. White space need not
-    match, and neither need the Unicode forms of a character (composed letters, ligatures,
-    full-width forms, quotation marks). A citation covers whole user-perceived characters and the
-    markup next to them. If two passages have equally long quotes, the passage whose number stands
-    next to the quote is chosen, else the earlier passage. The time is linear in the length of
-    answer and passages.
+    A span is a citation if it has at least ``words`` words. A shorter span is a citation in two
+    cases: it is the whole answer, or it is all the text between the number of its passage and the
+    next number or line break, as in ``[2] It is red.`` Case and punctuation must match. White space
+    may differ, and so may the Unicode form of a character (composed letters, ligatures, full-width
+    forms, quotation marks). A citation covers whole user-perceived characters and the markup next
+    to them. If two passages have equally long quotes, the passage whose number stands next to the
+    quote is chosen, else the earlier passage. The time is linear in the length of answer and
+    passages.
 
     Args:
         words: the minimum number of words.
@@ -133,7 +133,9 @@ def cite(answer: str, passages: Sequence[Passage], *, words: int = WORDS) -> tup
 
 
 class _Words:
-    """A text as words and the characters between them, in plain characters; a run of white space is one space.
+    """A text, split into words and the characters between them.
+
+    All characters are plain (see `with_plain_characters`); a run of white space becomes one space.
 
     Args:
         rows: table rows in the text. A row also matches if the answer quotes it with its column
@@ -226,7 +228,7 @@ def _pieces(answer_words: _Words) -> Iterator[tuple[int, int, list[int]]]:
 
 
 def _reaches(answer_words: _Words, end: int, source: _Words, shift: int, first: int, min_words: int) -> bool:
-    """Return whether a run from ``first`` may reach ``end``; compares only the last ``min_words`` words before it."""
+    """Return whether a run from ``first`` may reach ``end``; compare only the ``min_words`` words before ``end``."""
     if end <= first + min_words:
         return True
     return (
@@ -251,7 +253,7 @@ def _choose(matches: Iterator[_Match], min_words: int, named: Sequence[Sequence[
     """Choose matches, longest first.
 
     If a match overlaps a chosen match, it is cut to its longest part outside all chosen matches.
-    This part is kept if it is long enough.
+    This part is kept if it has at least ``min_words`` words.
     """
     queue = [
         (first - end, number not in named[first], number, first, source_first)
@@ -287,7 +289,7 @@ def _longest_free(first: int, end: int, taken: set[int]) -> tuple[int, int]:
 def _citation(
     answer_words: _Words, sources: Sequence[_Words], passages: Sequence[Passage], match: _Match, after: int
 ) -> Citation:
-    """Return the citation of a match and of the markup next to it, from character ``after`` on at the earliest."""
+    """Return the citation of a match and the markup next to the match. The citation begins at ``after`` or later."""
     first, end, number, source_first = match
     passage, source = passages[number], sources[number]
     (start, _), (_, stop) = answer_words.spans[first], answer_words.spans[end - 1]

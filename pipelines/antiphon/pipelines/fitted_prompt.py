@@ -83,7 +83,7 @@ class PromptBuilder:
         return FittedPrompt(tuple(passages), prompt, tokenized) if self._fits(tokenized.count) else None
 
     def build_with_history(self, found: tuple[Passage, ...]) -> tuple[PromptBuilder, FittedPrompt]:
-        """Return a builder with the part of the conversation that fits together with all passages, and its prompt.
+        """Shorten the conversation until it fits together with all passages; return the new builder and its prompt.
 
         The kept part starts at the earliest user message that fits. If the passages do not fit even without the
         conversation, the last passages are left out.

@@ -1,7 +1,7 @@
 """From passages, select the lines that answer a question, or decide that no line does.
 
-The lines are scored by their relevance to the question (two sentence encoders, see `relevance`); no language model is
-needed. docs/answers.md describes the signals and what each of them contributes.
+Two sentence encoders score the relevance of each line to the question (see `relevance`); no
+language model is needed. docs/answers.md describes the signals and what each of them contributes.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def select_lines(
         max_tokens: maximum length of the answer in tokens. Lines that would exceed it are left out,
             except the first line.
         scores: scores the quotable lines of passages.
-        max_lines: maximum number of lines, not counting the blocks that they introduce.
+        max_lines: maximum number of lines, not counting the blocks that the lines introduce.
 
     Returns:
         The passages of the selected lines, and the lines. The passage of the best line comes first;
-        each line has the number of its passage. If no lines are selected: the passage that comes
-        nearest to an answer.
+        each line has the number of its passage. If no line is selected: the one passage that comes
+        nearest to an answer, and no lines.
     """
     lines = quotable_lines(passages)
     if question.is_small_talk:
@@ -107,7 +107,11 @@ def _relevance(
     history: Sequence[Message],
     scores: Callable[[str, Sequence[Passage]], LineScores],
 ) -> dict[Quote, float]:
-    """Score lines. For a follow-up, also score the original wording, and prefer the latest answer's sections."""
+    """Return the relevance of every line to the question.
+
+    For a follow-up, this is the mean of the relevance to the complete form and to the original
+    wording. Lines in sections that the latest answer cites get a bonus.
+    """
     forms = [scores(form, passages) for form in dict.fromkeys((question.complete, question.text))]
     answers = [str(message.get("content") or "") for message in history if message.get("role") == "assistant"]
     cited = cite(answers[-1], passages) if answers and question.is_follow_up else ()
@@ -124,7 +128,7 @@ def _relevance(
 
 
 def named_rows(question: str, passages: Sequence[Passage]) -> set[Quote]:
-    """Return the table rows that a question names, from tables with a column that the question asks for.
+    """Return the table rows that a question names. Their tables have a column that the question asks for.
 
     A row is named by a word of the question that no other row has, such as "Papyrus" in "How much do we pay Papyrus?".
     """

@@ -36,7 +36,7 @@ _REFUSAL = re.compile(rf"{_AROUND}(?:\Z|{re.escape(REFUSAL[:-1])}{_AROUND}(?:\.|
 
 
 def is_refusal(text: str) -> bool:
-    """Return whether an answer starts with `REFUSAL`, with or without markers and quotation marks, or is empty."""
+    """Return whether an answer is empty or starts with `REFUSAL`, with or without markers and quotation marks."""
     return _REFUSAL.match(text) is not None
 
 
@@ -47,8 +47,8 @@ class Prompt:
     Attributes:
         content: text, or messages.
         stop: strings that end the answer.
-        answers: texts that an answer may repeat, written as the prompt format requires; references
-            for drafting.
+        answers: texts that an answer may repeat, in the spelling of the prompt format. They serve
+            as references for drafting.
         has_markers: whether the prompt numbers the passages from 1, so that the answer can name
             them by `markers`.
     """

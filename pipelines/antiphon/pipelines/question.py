@@ -185,7 +185,7 @@ def is_rewriting(text: str, question: str, conversation: Sequence[str]) -> bool:
 
     The text must end like a question. It must contain at least half of the words that the question
     adds to the conversation. At least three quarters of its words must occur in the question or the
-    conversation. Words are equal if their first `_STEM` letters are.
+    conversation. Words are equal if their first `_STEM` letters are equal.
     """
     earlier = set[str]().union(*map(content_stems, conversation))
     own, words = content_stems(question), content_stems(text)

@@ -126,7 +126,7 @@ def _block_lines(text: str, kind: BlockKind, markup: Markup, names: Sequence[str
 
 
 def _with_names(row: Quote, names: Sequence[str]) -> Quote:
-    """Return a row with its column names. It is quotable if it has several values, or its table has one column."""
+    """Return a row with its column names. A row with several values, or of a one-column table, is quotable."""
     is_quotable = sum(map(bool, cells_of(f"|{row.sentence}|"))) > 1 or len(names) == 1
     return replace(row, sentence=named_row(row.sentence, names), is_quotable=is_quotable, is_row=True)
 

@@ -32,7 +32,8 @@ class PassageCache:
 
     Args:
         max_tokens: maximum number of tokens of prompts and answers whose KV cache is kept. Requests
-            in progress may exceed it. A small model needs about 25 KB per token in half precision.
+            in progress may exceed this number. A small model needs about 25 KB per token in half
+            precision.
 
     Raises:
         ValueError: ``max_tokens`` is negative.
@@ -52,7 +53,7 @@ class PassageCache:
             return sum(prefix.size for prefix in self._prefixes.values())
 
     def prefix_of(self, passage: Passage) -> PrefixCache:
-        """Return the prefix cache of a passage; beyond ``max_tokens``, evict the least recently used passages."""
+        """Return the prefix cache of a passage. The least recently used caches beyond ``max_tokens`` are dropped."""
         with self._lock:
             prefix = self._prefixes.setdefault(passage.id, PrefixCache())
             self._prefixes.move_to_end(passage.id)
@@ -93,8 +94,9 @@ class Rag:
             `prompt_format` selects it.
         sessions: store of all answers; answers to similar questions become references for drafting,
             which saves steps. The output stays the same (except at ties in half precision).
-        passage_cache_tokens: number of tokens of recently used passages whose KV cache is kept, so that later questions
-            about them need less prefill (see `PassageCache`); 0: none.
+        passage_cache_tokens: maximum number of tokens in the KV caches of recently used passages
+            that are kept (see `PassageCache`). Later questions about these passages need less
+            prefill. 0: none.
         quote_first: for models that follow instructions, let streams have a ``quote``: the best
             line of the passages, which can be shown during the prefill.
         rewrite: let the model rewrite the questions of a conversation for retrieval, with a short generation. By
@@ -168,7 +170,7 @@ class Rag:
         on_end: Callable[[Answer], None] | None = None,
         **generation: Any,
     ) -> AnswerStream:
-        """Return the answer to a question as a stream with ``passages`` at once. See `ask` for the arguments.
+        """Return the answer as a stream; its ``passages`` are available at once. See `ask` for the arguments.
 
         Args:
             on_end: called with the answer when the stream has ended or is closed.

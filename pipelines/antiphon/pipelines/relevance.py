@@ -82,14 +82,14 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class EncoderInput:
-    """One input of an encoder: its text, and for each quotable line the text and the token span."""
+    """One input of an encoder: its text, and the text and token span of each quotable line in it."""
 
     text: str
     spans: tuple[tuple[str, int, int], ...]
 
 
 class LineEncoder:
-    """Scores lines with one encoder. It encodes a passage alone or, if ``is_cross``, after the question.
+    """Scores lines with one encoder, which encodes a passage alone or, if ``is_cross``, after the question.
 
     Several threads may use it at the same time.
     """

@@ -255,7 +255,7 @@ def _strings(stop: str | Sequence[str] | None) -> Sequence[str]:
 
 
 def _template_options(generation: dict[str, Any]) -> tuple[bool | None, Mapping[str, Any]]:
-    """Remove the chat template's options from ``generation`` and return them; thinking is off by default."""
+    """Remove the chat template's options from ``generation`` and return these options; thinking is off by default."""
     thinking, variables = generation.pop("thinking", None), generation.pop("template_variables", None) or {}
     return (False if thinking is None and not asks_about_thinking(variables) else thinking), variables
 

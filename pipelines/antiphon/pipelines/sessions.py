@@ -136,7 +136,7 @@ class SessionStore:
         return self._use({rows[row][0]: score for row, score in pairs if score >= self.similarity})
 
     def forget(self, question: str) -> bool:
-        """Delete the answer to a question, and overwrite it in the file and its log; return whether it existed.
+        """Delete the answer to a question, and overwrite it in the file and its log; return whether there was one.
 
         A warning is given if readers in other processes prevent emptying the log. A replaced or
         evicted session is overwritten in the file at once, and in the log when SQLite reuses the

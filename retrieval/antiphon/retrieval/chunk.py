@@ -97,9 +97,9 @@ def _code_spans(document: Document, parts: Sequence[Block], start: int, end: int
 def _sections(document: Document) -> Iterator[tuple[Span, str]]:
     """Yield the span and the title of each section. A section ends at the next heading.
 
-    The title joins the headings above the text, outermost first. Before the first heading, it is
-    the document's title. If a heading directly follows another heading, both belong to the same
-    section.
+    The title joins the headings above the text, outermost first. Before the first heading, the
+    title is the document's title. If a heading directly follows another heading, both belong to the
+    same section.
     """
     trail: list[Heading] = []
     start, written = 0, 0
@@ -169,9 +169,9 @@ class _Packer:
         return self._size(span) <= self._limit(span)
 
     def _fill(self, units: Sequence[Span], sizes: Sequence[int], first: int) -> int:
-        """Return the end of the passage that begins with unit ``first``: as many units as fit.
+        """Return the end (exclusive) of the passage that begins with unit ``first``.
 
-        The end is exclusive. The passage has at least one unit.
+        The passage contains as many units as fit, but at least one.
         """
         last, total, limit = first, 0, self._limit(units[first])
         while last < len(units) and (last == first or total + sizes[last] <= limit):
@@ -222,7 +222,7 @@ class _Packer:
             first = last
 
     def _limit(self, first: Span) -> int:
-        """Return ``max_tokens`` less the tokens of column names for a passage that begins here."""
+        """Return the token limit of a passage that begins here: ``max_tokens`` less the tokens of its column names."""
         return self.max_tokens - self.columns.tokens_above(first[0])
 
     def _size(self, span: Span) -> int:

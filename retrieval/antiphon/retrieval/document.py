@@ -77,7 +77,7 @@ class Document:
     """The text of one file, or of one part of an archive or a mailbox.
 
     Attributes:
-        text: The text. Spans of passages and headings count its characters.
+        text: The text. Spans of passages and headings are character offsets in this text.
         source: The path as the user gave it, or a name.
         metadata: ``title`` is the document's own title, if its format has one.
         pages: The first character of each page, if the format has pages.

@@ -1,4 +1,4 @@
-"""Decide which documents of an index are kept and which are dropped when files are indexed into it."""
+"""Decide which documents of an index are kept and which are dropped when files are indexed into the index."""
 
 from __future__ import annotations
 

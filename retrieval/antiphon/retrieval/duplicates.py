@@ -20,7 +20,7 @@ _LEAST_OVERLAP = 0.85  # share of common shingles; two passages of 40 words may 
 
 
 def merge_duplicates(passages: Sequence[Passage]) -> list[Passage]:
-    """Drop passages that repeat an earlier passage, and add their sources to its ``also_in``.
+    """Drop passages that repeat an earlier passage, and add their sources to ``also_in`` of the earlier passage.
 
     A passage repeats another if both have the same words below the same headings and column names.
     Punctuation, case and white space do not matter. In a long passage a few words may differ, but

@@ -54,7 +54,7 @@ def parse_filter(where: Any) -> Filter | None:
 
     Raises:
         TypeError: The filter or a name in it has the wrong type, or a value is not a JSON value or a date.
-        ValueError: An operator is unknown; the message names it.
+        ValueError: An operator is unknown; the message names the operator.
     """
     if where is None:
         return None
@@ -174,7 +174,7 @@ def as_mapping(where: Any) -> Any:
     """Convert a filter of LlamaIndex or LangChain to a dictionary with operators; return anything else unchanged.
 
     Raises:
-        ValueError: An operator of the filter is not supported; the message names it.
+        ValueError: An operator of the filter is not supported; the message names the operator.
     """
     if isinstance(where, Mapping):
         return where

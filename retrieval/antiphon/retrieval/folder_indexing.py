@@ -75,7 +75,7 @@ class FolderTarget:
         """Replace the index; return the number of passages whose stored vectors were reused.
 
         Args:
-            kept: The sources of the documents to keep unchanged; all others are dropped.
+            kept: The sources of the documents to keep unchanged; all other documents are dropped.
             report: Called with the stages ``embed`` and ``save``.
         """
         old = () if self._old is None else self._old.passages

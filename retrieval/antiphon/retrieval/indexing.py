@@ -96,7 +96,8 @@ def build_index(
         ray: Embed on a Ray cluster with this address; see `RayEmbedder`. The embedder must be given by its name.
         follow_links: Also follow symbolic links whose targets are outside of ``paths``.
         add: Keep documents that are not below ``paths``. The index's embedder becomes the default.
-        confirm: Called before documents are dropped; if it returns False, nothing changes. None: drop them.
+        confirm: Called before documents are dropped; if it returns False, nothing changes. None:
+            documents are dropped without asking.
         progress: Called with the stages ``load``, ``chunk``, ``embed`` and ``save``. Before these
             stages, it is called with the megabytes of model downloads.
 

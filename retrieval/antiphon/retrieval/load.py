@@ -153,7 +153,7 @@ class _FileReader:
         self._members = 0
 
     def documents(self, path: Path, source: str) -> list[Document]:
-        """Return the documents in a file, and set ``sha256`` to its checksum.
+        """Return the documents in a file, and set ``sha256`` to the checksum of the file.
 
         Args:
             source: The name of the file for users.
@@ -211,7 +211,7 @@ class _FileReader:
         yield from self._read(member.data, kind, source, depth)
 
     def _format(self, suffix: str, data: bytes, any_suffix: bool) -> Format:
-        """Return the format by the file name's extension; if that is unknown, by the content; else plain text."""
+        """Return the format of the file name's extension; if this is unknown, decide by content; else plain text."""
         if (outdated := OUTDATED.get(suffix)) and data[:4] in (b"\xd0\xcf\x11\xe0", b"PK\x03\x04", b"{\\rt"):
             raise ValueError(f"{suffix} files are not read; {outdated}")
         found = format_of(suffix) or sniffed_format(data)

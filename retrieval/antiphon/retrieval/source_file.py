@@ -84,5 +84,5 @@ def normalized_name(name: str) -> str:
 
 @lru_cache(256)
 def _sha256(path: str, modified: int) -> str:
-    """Return the checksum of a file. A new ``modified`` makes the cache compute it again."""
+    """Return the checksum of a file. With a new ``modified``, the checksum is computed again."""
     return sha256(Path(path))

@@ -71,7 +71,8 @@ class JsonGrammar:
             end_tokens: Tokens that end a response, at least one; a complete response may end with any of them.
 
         Raises:
-            ValueError: The schema is invalid or not supported, or its shortest response is longer than the maximum.
+            ValueError: The schema is invalid or not supported, or its shortest response is longer
+                than ``max_new_tokens``.
         """
         if schema is None:
             return LogitsProcessorList()
@@ -233,8 +234,9 @@ class _ParserState:
         """Return the next part of a short completion.
 
         If tokens are forced, the part consists of these tokens. Otherwise it is a closing character
-        or, if none is allowed, another character. Inside a string, this other character is of the
-        class that the string has used least, so that formats such as durations end.
+        or, if none is allowed, another character. Inside a string, this other character belongs to
+        the class of characters that the string has used least. Otherwise, formats such as durations
+        might never end.
         """
         if forced := self._matcher.compute_ff_bytes():
             return list(self._tokens.tokenize_bytes(forced))

@@ -36,7 +36,7 @@ class DrafterChoice:
 
     Attributes:
         drafter: Makes a drafter for each request.
-        reason: Why it was selected.
+        reason: Why this drafter was selected.
     """
 
     drafter: DrafterFactory

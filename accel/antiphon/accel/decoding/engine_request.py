@@ -61,7 +61,7 @@ class GreedySampler:
     logits = None
 
     def bind(self, logits: Logits) -> Callable[[int], int]:
-        """Return a function from a row of one forward pass to the most likely token after that row."""
+        """Return a function that maps a row of this forward pass to the most likely token after that row."""
         return logits.argmax
 
 
@@ -124,8 +124,9 @@ class EngineRequest(Request):
 class Batch:
     """Decodes up to ``size`` requests at the same time; when one ends, the next waiting request starts.
 
-    Requests share only forward passes, not drafts, verification or stopping rules, so each emits the same text as
-    alone. The duration of a shared forward pass counts in the step of every request.
+    Requests share only forward passes, not drafts, verification or stopping rules, so each request
+    emits the same text as alone. The duration of a shared forward pass counts in the step of every
+    request.
 
     Raises:
         ValueError: ``size`` is below 1.

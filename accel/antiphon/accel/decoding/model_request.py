@@ -168,7 +168,8 @@ def prepare(
         **arguments: Everything else that `generate` takes.
 
     Raises:
-        ValueError: An option is not supported, or `generate` would drop or misread it; the message names it.
+        ValueError: An option is not supported, or `generate` would drop or misread the option; the
+            message names the option.
     """
     check_passed_on(model, arguments)
     if not isinstance(input_ids, Tensor):

@@ -31,7 +31,7 @@ class DecodingKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class DecodingOptions:
-    """Options of decoding. Only ``weights`` and, in half precision, rounding can change a text.
+    """Options of decoding. Only ``weights`` changes the text; in half precision, rounding can change it, too.
 
     Attributes:
         drafter: Name of a drafter, a factory that is called for each request, or "auto": the best
@@ -46,8 +46,9 @@ class DecodingOptions:
         cost: Cost of forward passes to assume. If given, costs are neither measured nor corrected, and acceptance
             rates are learned for each request separately. None: measured.
         engine: "torch", "openvino", or "auto": the faster of the two if they agree
-            (`antiphon.accel.engines.selection.select_engine`). Torch also runs requests that need a feature
-            which only torch has: left padding, the caller's own KV cache, ``reproducible``, compiled steps, BiTA.
+            (`antiphon.accel.engines.selection.select_engine`). Torch also runs requests that need
+            one of torch's own features: left padding, the caller's own KV cache, ``reproducible``,
+            compiled steps, BiTA.
         reproducible: In half precision, rounding decides between two equally likely tokens. Drafts,
             other requests and the clock can change which of the two is emitted. True prevents this,
             so a repeated request gives the same text. Torch then decodes each request alone. Every

@@ -76,9 +76,9 @@ class Scheduler:
     def steps(self, request: Request) -> Iterator[Step]:
         """Yield one Step per forward pass until the request finishes; closing the iterator drops the request.
 
-        The first step prefills the part of the prompt that is not in the KV cache. It verifies a
-        draft only if the drafter returns one before the first step. The emitted tokens do not
-        depend on the drafts.
+        The first step prefills the part of the prompt that is not in the KV cache. This step
+        verifies a draft only if the drafter returns a draft before the step. The emitted tokens do
+        not depend on the drafts.
         """
         try:
             while not request.output.finish:
@@ -310,7 +310,7 @@ class Scheduler:
             return [], 0.0
 
     def _finish(self, step: StepRequest, logits: Logits) -> None:
-        """Verify a draft after a shared forward pass, keep the accepted rows, and let budget and drafter observe."""
+        """Verify a draft after a shared forward pass, keep the accepted rows, and update budget and drafter."""
         request, started = step.request, perf_counter()
         try:
             accepted = verify(step.draft or EMPTY, request.sampler.bind(logits), request.output.commit)
@@ -389,7 +389,7 @@ def _pad_one(
 
 
 def _pays(cost: CostModel, rows: Sequence[int], lengths: Sequence[int], drafts: Sequence[Draft]) -> bool:
-    """Return whether one shared forward pass is cheaper than one for each request."""
+    """Return whether one shared forward pass is cheaper than a separate forward pass for each request."""
     shared = cost.seconds(_mean_context(cost, lengths), sum(rows))[-1] - packing_savings(cost, lengths, drafts)
     return shared <= sum(cost.seconds(length, own)[-1] for length, own in zip(lengths, rows, strict=True))
 

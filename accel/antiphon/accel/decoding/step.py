@@ -25,7 +25,7 @@ class TokenSampler(Protocol):
         """Whether the sampler only needs the most likely token of each row."""
 
     def bind(self, logits: Logits) -> Callable[[int], int]:
-        """Return a function from a row of this forward pass to the model's next token after it."""
+        """Return a function that maps a row of this forward pass to the model's next token after that row."""
 
 
 class Output(Protocol):
@@ -141,7 +141,8 @@ class StepRequest:
 def decode_step(engine: Engine, step: StepRequest) -> Step:
     """Decode one step of one request. For several requests, see `Scheduler._run_batch`.
 
-    The emitted tokens are always the model's own. Drafts only change how many of them one forward pass confirms.
+    The emitted tokens are always the model's own. Drafts only change how many tokens one forward
+    pass confirms.
 
     Args:
         step: The requested step; its draft is proposed here unless it already has one.
@@ -202,8 +203,8 @@ def guess_tokens(step: StepRequest) -> Draft:
 def propose_draft(engine: Engine, step: StepRequest) -> Draft:
     """Return the draft of a step, cut to the rows that its sequence can verify.
 
-    The first forward pass is the prefill. It verifies a draft only if the drafter returns a draft
-    at the start and the sequence supports it.
+    The first forward pass is the prefill. This pass verifies a draft only if the drafter returns a
+    draft at the start and the sequence supports it.
 
     Args:
         engine: Prefills the prompt up to its last token if there is a draft below that token.
@@ -258,7 +259,7 @@ def forward_alone(engine: Engine, step: StepRequest, inputs: SequenceInput) -> L
 
 
 def pad_draft(request: Request, draft: Draft, token: int, count: int) -> Draft:
-    """Add padding rows to a draft if all of them fit; they make some forward passes cheaper."""
+    """Add padding rows to a draft if all of them fit. Some forward passes are cheaper with padding rows."""
     depth = request.output.remaining_tokens - 1
     if not count or not depth:
         return draft
@@ -267,7 +268,7 @@ def pad_draft(request: Request, draft: Draft, token: int, count: int) -> Draft:
 
 
 def observe(step: StepRequest, accepted: Accepted, logits: Logits, verify_seconds: float) -> Step:
-    """Let budget and drafter observe the result of verification, and return the finished step.
+    """Update budget and drafter with the result of verification, and return the finished step.
 
     Args:
         accepted: The accepted rows and the emitted tokens.

@@ -86,7 +86,7 @@ class Sampler:
         return not self.sample and not self.processors and self.scores is None and self.logits is None
 
     def bind(self, logits: Logits) -> Callable[[int], int]:
-        """Return a function from a row of this forward pass to the model's next token after it."""
+        """Return a function that maps a row of this forward pass to the model's next token after that row."""
         if self.is_greedy:
             return logits.argmax
         tensor = logits.tensor()

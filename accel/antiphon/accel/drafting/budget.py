@@ -30,7 +30,7 @@ because the average fluctuates by a few percent.
 
 
 class PreferredRows:
-    """The constant number of rows, with the root, that gives the most tokens per second.
+    """The number of rows, including the root, that gives the most tokens per second if every step has this number.
 
     For a single step, more or fewer rows may be better. But if a change of the number of rows makes a forward pass
     much more expensive, a constant number is fastest. Before the first step, the number is computed from the chances
@@ -73,7 +73,10 @@ class PreferredRows:
         self._record(np.bincount(np.array(found, dtype=int), minlength=len(self._gains))[1:].cumsum())
 
     def _record(self, gains: NDArray[np.float64] | NDArray[np.int64]) -> None:
-        """Update the moving averages of the tokens gained with 1, 2, ... candidates; further candidates gain none."""
+        """Update the moving averages of the tokens gained with 1, 2, ... candidates.
+
+        If ``gains`` is shorter than the averages, further candidates gain no further tokens.
+        """
         share = max(STEP_WEIGHT, 1 / (self._steps + 1))
         self._gains *= 1 - share
         count = min(len(gains), len(self._gains) - 1)
@@ -272,9 +275,9 @@ def trim_drafts(
 
     The rows of all sequences are sorted by chance. The first rows are selected. Their number
     maximizes the tokens per second: (sequences + sum of chances) / cost(sequences + rows). No row
-    is selected unless this rate exceeds the rate without drafts by a margin. Rows of budgets other
-    than `AdaptiveBudget` are always verified; the rate includes their tokens and their cost. A
-    single sequence uses its own budget.
+    is selected unless this rate exceeds the rate without drafts by a margin. If a sequence has
+    another budget than an `AdaptiveBudget`, all rows of its draft are verified; the rate includes
+    their tokens and their cost. A single sequence uses its own budget.
 
     Args:
         cost: Cost model of forward passes over several sequences, evaluated at `context_tokens`.
@@ -326,7 +329,8 @@ class AcceptanceStats:
     def budget(self, drafter: Drafter) -> AdaptiveBudget:
         """Return an adaptive budget for one request.
 
-        Drafters share statistics if they have the same class and are composed of the same classes.
+        Drafters share statistics if they have the same class and the same ``parts`` (the classes
+        that a `Blend` combines).
         """
         kind = type(drafter), getattr(drafter, "parts", ())
         preferred = self.preferred.setdefault(kind, PreferredRows(MAX_ROWS))

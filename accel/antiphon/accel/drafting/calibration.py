@@ -93,7 +93,7 @@ class RequestCalibration:
         self._pending: deque[_PendingDraft] = deque(maxlen=MAX_PENDING)
 
     def chance(self, is_first: bool, given: float) -> tuple[int, float]:
-        """Return the bin of a row and the probability that the row is right if its parent is.
+        """Return the bin of a row, and the probability that the row is right if its parent is right.
 
         Args:
             is_first: Whether the row is directly below the root.
@@ -106,8 +106,8 @@ class RequestCalibration:
         """Return, for each candidate, the calibrated probability that the path to it is accepted.
 
         A candidate's probability is at most its parent's. The draft is stored until later tokens
-        show which of its rows were right. It is stored once, even if it is calibrated several times
-        before the next tokens.
+        show which of its rows were right. The draft is stored once, even if it is calibrated
+        several times before the next tokens.
         """
         draft = without_probes(draft)
         chances: list[float] = []

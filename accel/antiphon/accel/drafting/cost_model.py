@@ -42,7 +42,8 @@ class StepCost:
     Attributes:
         seconds: ``seconds[context_length][rows]``, contexts and rows ascending. Every context has the cost of one
             row, a plain step. Row counts are missing if the model cannot verify them in one forward pass or there was
-            no time to measure them. The previous forward pass is assumed to have had as many rows.
+            no time to measure them. The times hold if the previous forward pass had the same number
+            of rows.
         shape_change: Extra seconds if the previous forward pass had another number of rows, for
             engines whose graph adapts to shapes.
         packing: A sequence that verifies a draft adds this many seconds per token of its context to
@@ -75,8 +76,8 @@ class StepCost:
 
         Costs are interpolated linearly between measured points and extrapolated with the last
         slope. For row counts that were measured only at the first context, the ratio between the
-        contexts is interpolated from other row counts. Costs never decrease as the context grows,
-        and the costs of more rows grow at least as fast as the costs of fewer.
+        contexts is interpolated from other row counts. As the context grows, no cost falls, and the
+        cost of more rows grows at least as fast as the cost of fewer rows.
         """
         counts = np.arange(1, rows + 1)
         (start, first), *others = self.seconds.items()
@@ -147,8 +148,8 @@ class CostModel:
             preferred: Preferred number of rows. If given, the cost of returning to it is included. 0: none.
 
         Returns:
-            Seconds for 1, 2, ..., ``rows`` rows. If a change of rows has a cost, the list also
-            reaches the rows of the last forward pass and the preferred number.
+            Seconds for 1, 2, ..., ``rows`` rows. If a change of the number of rows has a cost, the
+            list is at least as long as the last forward pass had rows, and as the preferred number.
         """
         change = self.shape_change
         if not change:

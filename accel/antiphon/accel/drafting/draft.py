@@ -90,7 +90,10 @@ class Draft:
 
     @cached_property
     def probes_below(self) -> dict[int, list[int]]:
-        """Probes, ascending, by their nearest ancestor that is a candidate or the root; do not modify."""
+        """For the root and each candidate, the probes below it, ascending. Do not modify the lists.
+
+        A probe belongs to its nearest ancestor that is not a probe.
+        """
         below: dict[int, list[int]] = {}
         above = {row: row for row in range(ROOT, self.num_candidates)}
         for row in range(self.num_candidates, len(self.tokens)):

@@ -13,7 +13,7 @@ from antiphon.accel.drafting.draft import ROOT, Draft, take_rows
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpan:
-    """How far back an attention layer looks. Without limits it attends to the whole sequence.
+    """How far back an attention layer looks. Without limits, the layer attends to the whole sequence.
 
     Attributes:
         window: Size of a sliding window, in positions.

@@ -48,7 +48,8 @@ class _CachedSelection:
     """A result of `select_engine`, stored in the model's torch engine.
 
     Attributes:
-        engine: The selected engine; None for torch, because that engine must not refer to itself.
+        engine: The selected engine. None: the torch engine, which stores this object and must not
+            refer to itself.
         weights: Version of the weights for which the engine was selected.
         memory: Requested size of the KV cache in bytes; None for the default.
     """
@@ -131,7 +132,7 @@ def select_engine(
 
 
 def adopt_engine(model: PreTrainedModel, choice: EngineChoice, found: SelectedEngine, memory: int | None) -> None:
-    """Make an engine that was opened before (and its lock) the selected engine of a model that was loaded later.
+    """Select an engine that is already open, with its lock, for a model that was loaded later.
 
     Args:
         memory: Requested size of the engine's KV cache in bytes; None for the default.

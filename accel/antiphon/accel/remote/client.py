@@ -87,8 +87,8 @@ class Client:
     def has_plugin(self, model: str) -> bool:
         """Return whether a vLLM server has Antiphon's plug-in.
 
-        The method sends a number in place of references. The plug-in rejects it; servers without
-        the plug-in ignore the field.
+        The method sends a number in place of references. The plug-in rejects the number; servers
+        without the plug-in ignore the field.
         """
         body = {"model": model, "prompt": ".", "max_tokens": 1, "vllm_xargs": {"references": 0}}
         try:

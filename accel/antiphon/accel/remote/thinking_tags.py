@@ -93,7 +93,8 @@ class UnaskedThinking:
 
     Args:
         name: Name of the model, for the warning.
-        limit: Maximum tokens of the answer; None: thinking was requested, and counts towards the server's own limit.
+        limit: Maximum tokens of the answer. None: no limit here, because thinking was requested and
+            counts towards the server's own limit.
         has_limit: Whether the limit was sent to the server.
     """
 

@@ -50,7 +50,8 @@ class Origin:
         end: End of these characters. It equals ``start`` for special tokens, tokens of the thinking, the first part
             of a character, and tokens after a stop string.
         step: Forward pass that emitted the token, counted from 0.
-        is_drafted: Whether the token was drafted. Otherwise it is the bonus token; each step emits at most one.
+        is_drafted: Whether the token was drafted. Otherwise it is a bonus token; each step emits at
+            most one bonus token.
     """
 
     start: int
@@ -66,7 +67,7 @@ class Completion:
     Attributes:
         text: The response prefix and the generated answer, without thinking, special tokens and the stop string.
         finish_reason: "stop" (end of sequence or stop string), "length" or "cancelled".
-        tokens: Generated token ids, including the one that ended the text.
+        tokens: Generated token ids, including the token that ended the text.
         temperature: Temperature with which the tokens were chosen.
         repetition_penalty: Repetition penalty with which the tokens were chosen.
         logprobs: Log-probabilities of each token, if requested.

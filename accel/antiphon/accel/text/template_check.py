@@ -71,7 +71,7 @@ CASES = (
 
 
 def check_template(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
-    """Return, for each of `CASES`, why the chat template does not render it completely; empty if it does."""
+    """Return, for each of `CASES`, why the chat template does not render the case completely; empty if it does."""
     return {case.name: _refusal(case, tokenizer) for case in CASES}
 
 

@@ -60,7 +60,7 @@ def _probe(template: RenderedTemplate) -> ToolTraits:
     traits = template_traits(template.tokenizer)
 
     def render(count: int, number: str, *, is_text: bool) -> str:
-        """Render a conversation with one or two calls and their results; return an empty text if it is rejected."""
+        """Render a conversation with one or two calls and results; return an empty text if the template rejects it."""
         calls, results = [], []
         for index in range(1, count + 1):
             call_id, arguments = f"{number[:-1]}{index}", {f"{_VALUE}{index}": f"{_VALUE}{index}"}

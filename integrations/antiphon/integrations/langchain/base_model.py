@@ -24,7 +24,7 @@ class ContextOverflowLengthError(ContextLengthError, ContextOverflowError):
 
 
 class AntiphonBaseModel(GenerationFields):
-    """A base class that counts tokens, and identifies the model for caches and traces; list it before LangChain's."""
+    """A base class that counts tokens and names the model in caches and traces. List it before LangChain's class."""
 
     @property
     def _llm_type(self) -> str:

@@ -1,4 +1,4 @@
-"""Converts between passages and LangChain's documents, and finds a call's references among them."""
+"""Converts between passages and LangChain's documents, and finds the references of a call."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class AntiphonEmbedding(SharedPart, BaseEmbedding):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], **kwargs: Any) -> Self:
-        """Return the embedding that `to_dict` described, with its embedder loaded by name."""
+        """Return the embedding that `to_dict` described; its embedder is loaded by name."""
         fields = {name: value for name, value in {**data, **kwargs}.items() if name != "class_name"}
         return cls(fields.pop("model_name"), **fields)
 

@@ -23,7 +23,7 @@ from antiphon.pipelines.question import Question
 def rag_of(
     retriever: Rag | AntiphonRetriever | Searcher, llm: AntiphonLLM | TextModel | str | None
 ) -> tuple[Rag, dict[str, Any]]:
-    """Return a `Rag` with a retriever and an LLM, and the fields of both that are options of `Rag.ask`.
+    """Make a `Rag` from a retriever and an LLM; return it with those fields of both that are options of `Rag.ask`.
 
     Args:
         retriever: a retriever, or a `Rag`.

@@ -51,8 +51,8 @@ class Sources:
 class AdmittedSources(dict[str, Any]):
     """`Sources` as a dictionary of lists, which vLLM can serialize to send it to the worker.
 
-    A client can send any value under the key `ADMITTED`, but not an object of this class. So an
-    object of this class was made by admission.
+    A client can send any value under the key `ADMITTED`, but not an object of this class. So every
+    object of this class comes from admission.
     """
 
     def __init__(self, sources: Sources, given: Mapping[str, Any]) -> None:

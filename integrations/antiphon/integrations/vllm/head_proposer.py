@@ -35,7 +35,7 @@ class HeadAcceptance:
         self._num_tokens = 0
 
     def chances(self, num_tokens: int) -> list[float]:
-        """Return, for each of the head's next ``num_tokens`` tokens, the chance that the draft is accepted up to it."""
+        """Return, for each of the head's next ``num_tokens`` tokens, the chance that the draft up to it is accepted."""
         places = [min(place, NUM_BINS - 1) for place in range(num_tokens)]
         prior = [self._engine.chance(place, INITIAL_CHANCE) for place in places]
         return list(accumulate(map(self._request.chance, places, prior), mul))

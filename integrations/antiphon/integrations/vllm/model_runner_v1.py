@@ -94,7 +94,7 @@ def _with_greedy_argmax(rejection_sample: Callable[..., Any]) -> Callable[..., A
 def expand_batch_to_tokens(
     x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0, replace_to: int = 0
 ) -> Any:
-    """Repeat entry i of ``x`` for each draft token of request i. On CPUs it replaces vLLM's function.
+    """Repeat entry i of ``x`` for each draft token of request i. On CPUs, this function replaces vLLM's.
 
     Args:
         x: Tensor of shape (requests,).

@@ -32,8 +32,8 @@ SAMPLER, CONSTRAIN = "vllm.v1.sample.rejection_sampler", "apply_sampling_constra
 def register() -> None:
     """Patch request admission and the rejection sampler. This is the entry point in the group ``vllm.general_plugins``.
 
-    vLLM calls this function in the API server, the engine core and every worker. Engines with another drafter, or
-    without one, admit requests unchanged.
+    vLLM calls this function in the API server, the engine core and every worker. Engines with
+    another drafter, or without a drafter, admit requests unchanged.
     """
     if message := wrong_version():
         log.warning("Antiphon reads no references: %s", message)

@@ -54,9 +54,9 @@ class Proposer:
 
     Select it with
     ``{"method": "custom_class", "model": "antiphon.integrations.vllm.Proposer", "num_speculative_tokens": 16}``.
-    Drafts never change the output. So after an exception the draft is empty; ``failures`` counts
-    exceptions, and only the first one is logged. The state of a request is dropped when the request
-    ends, and never used for another request.
+    Drafts never change the output. So an exception only makes the draft empty. ``failures`` counts
+    the exceptions, and only the first one is logged. The state of a request is dropped when the
+    request ends, and never used for another request.
 
     Args:
         patch: Called with vLLM's configuration; patches its model runner.
@@ -137,7 +137,8 @@ class Proposer:
 
         Args:
             scheduled: Number of rows of each request in the step that was just computed, by request id.
-            running: Ids of all requests that have not ended; the state of all others is dropped.
+            running: Ids of all requests that have not ended; the state of all other requests is
+                dropped.
         """
         return self._cut(rows, self._propose_chains(rows, scheduled, running))
 

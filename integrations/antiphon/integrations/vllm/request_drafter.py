@@ -125,6 +125,6 @@ def cautious_chances(given: Sequence[float], counted: Sequence[float]) -> list[f
 
 
 def _outside(references: Sequence[Tokens], prompt: Tokens) -> list[Tokens]:
-    """Return the references that the prompt does not contain. A passage indexed twice would have too much weight."""
+    """Return the references that the prompt does not contain. A passage in both would count twice."""
     within = Contained(prompt)
     return [each for each in references if len(each) < 2 * EDGE + MIN_INNER or each[EDGE:-EDGE] not in within]

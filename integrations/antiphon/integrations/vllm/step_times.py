@@ -1,4 +1,4 @@
-"""Estimate the time of a step by its number of rows, from measured steps, and allocate draft tokens by it."""
+"""Estimate, from measured steps, the time of a step with a given number of rows; allocate draft tokens accordingly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ERROR_RATE, MAX_ERROR = 0.15, 0.7
 
 
 class StepTimes:
-    """A linear fit of a step's seconds to its rows, over all steps, with a correction for each range of rows.
+    """The seconds of a step as a linear function of its rows, fitted to all steps, with a correction per range of rows.
 
     Large batches rarely have the same number of rows twice, so each step must improve the estimates
     for all numbers of rows. The slope, the cost of a row, is estimated from the differences between

@@ -38,7 +38,7 @@ def command_line(program: str = "antiphon") -> str:
 
 
 def machine_facts(device: Any) -> dict[str, Any]:
-    """Return processor, GPU (if ``device`` is one), instruction sets, number of threads and library versions."""
+    """Return processor, GPU (if ``device`` is a GPU), instruction sets, number of threads and library versions."""
     import torch
 
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
@@ -67,7 +67,7 @@ def run_title(result: Facts) -> str:
 
 
 def sample_set(result: Facts) -> str:
-    """Return the name of the sample file of a result, with its task if only one task was measured."""
+    """Return the name of the sample file of a result, with the task if only one task was measured."""
     return f"{result['file'].removesuffix('.jsonl')}{': ' + result['task'] if result['task'] else ''}"
 
 

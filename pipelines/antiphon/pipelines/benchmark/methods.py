@@ -92,8 +92,8 @@ TRANSFORMERS_METHODS: dict[str, dict[str, int]] = {GREEDY: {}, **PROMPT_LOOKUP}
 class TransformersGenerate:
     """Greedy `model.generate` of transformers, with the arguments in `TRANSFORMERS_METHODS`.
 
-    On an NVIDIA GPU, cuDNN's attention is turned off. It would plan new kernels for every length,
-    which makes transformers several times slower.
+    On an NVIDIA GPU, cuDNN's attention is turned off. cuDNN would plan new kernels for every
+    length, which makes transformers several times slower.
     """
 
     name: str
@@ -127,7 +127,8 @@ class AntiphonGenerate:
 
     Attributes:
         drafter: Drafter factory, or "auto" for `choose_drafter`.
-        num_draft_tokens: Maximum number of draft tokens per step; None for the number that the cost model selects.
+        num_draft_tokens: Maximum number of draft tokens per step; None: the cost model selects the
+            number.
     """
 
     name: str
@@ -258,7 +259,7 @@ class _FirstTokenClock(StoppingCriteria):
 
 @contextmanager
 def _counted_rows(model: Any) -> Iterator[list[int]]:
-    """Yield a list. Each forward pass, compiled or not, appends the number of its rows for which it computes logits."""
+    """Yield a list. Every forward pass, compiled or not, appends to it the number of rows whose logits are computed."""
     rows: list[int] = []
     hook = model.register_forward_hook(lambda _, inputs, output: rows.append(output.logits.shape[1]))
     try:

@@ -45,7 +45,7 @@ def load_samples(path: str | Path, *, task: str | None = None, limit: int | None
     """Load samples in file order.
 
     Args:
-        path: A JSONL file, or a name of `SHIPPED` if there is no file of that name.
+        path: A JSONL file. If there is no such file, this may be one of the names in `SHIPPED`.
 
     Raises:
         FileNotFoundError: there is no such file.

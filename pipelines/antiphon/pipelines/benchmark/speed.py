@@ -99,8 +99,8 @@ class Speed:
     def as_dict(self) -> list[dict[str, Any]]:
         """Return one dictionary per method: its figures and its speed-ups.
 
-        ``speedup`` is relative to greedy decoding, without the prefill; ``speedup_rounds`` is the
-        same for each round, and ``speedup_whole`` includes the prefill. ``speedup_lookup`` is
+        ``speedup`` is relative to greedy decoding, without the prefill. ``speedup_rounds`` has this
+        speed-up for each round. ``speedup_whole`` includes the prefill. ``speedup_lookup`` is
         relative to the faster of transformers' two prompt lookups (None if neither ran).
         ``speedup_best`` and ``speedup_best_whole`` are relative to the fastest baseline.
         ``identical`` is the share of outputs that equal the outputs of greedy decoding.
@@ -139,8 +139,8 @@ def measure_speed(
 ) -> Speed:
     """Decode every job by every method in turn.
 
-    After KeyboardInterrupt it returns the figures of the complete rounds. If no round is complete, it returns the
-    figures of the jobs that ended in the first round.
+    After KeyboardInterrupt, the result has the figures of the complete rounds. If no round is
+    complete, the result has the figures of the jobs that ended in the first round.
 
     Args:
         methods: Methods to compare; the first one decodes plainly, and all others are compared with it.

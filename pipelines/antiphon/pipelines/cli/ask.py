@@ -102,7 +102,7 @@ def ask(
 def _show(stream: AnswerStream, stopwatch: Stopwatch, *, drafting: bool, as_json: bool) -> None:
     """Print an answer while it streams, then its citations and its cost, or print it as JSON.
 
-    With ``drafting``, also print how it was decoded, unless the output is JSON.
+    With ``drafting``, also print how the answer was decoded, unless the output is JSON.
     """
     if as_json:
         typer.echo(sanitize_json(stream.to_end().answer.as_dict()))

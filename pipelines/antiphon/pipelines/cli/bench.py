@@ -144,5 +144,5 @@ def best_baseline(methods: Iterable[Mapping[str, Any]]) -> str:
 
 
 def is_lossless(dtype: str, methods: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether all outputs of Antiphon equal the outputs of greedy decoding; True if not in float32."""
+    """Return whether all outputs of Antiphon equal those of greedy decoding; always True if not in float32."""
     return dtype != "float32" or all(method["identical"] == 1 for method in methods if not method["is_baseline"])

@@ -70,7 +70,7 @@ def status(text: str) -> Iterator[None]:
 
 @contextmanager
 def progress_bars(names: dict[str, str] | None = None, *, waiting: str = "", every: float = 10.0) -> Iterator[Progress]:
-    """Show one progress bar per stage on standard error, or lines if it is no terminal; yield the function for updates.
+    """Show a progress bar per stage on standard error (lines if it is not a terminal); yield the function for updates.
 
     Args:
         waiting: Text shown until the first stage; by default nothing.
@@ -124,8 +124,8 @@ def show_choice(language_model: TextModel) -> None:
 def show_stream(stream: AnswerStream, stopwatch: Stopwatch) -> None:
     """Print an answer while it streams. The model's thinking is shown as one dim line on standard error.
 
-    Quotes at the start of the text are printed without markup. If the stream has a ``quote``, it is printed before
-    the text.
+    Quotes at the start of the text are printed without markup. If the stream has a ``quote``, the
+    quote is printed before the text.
 
     Args:
         stopwatch: Records the time of the first output.
@@ -225,7 +225,7 @@ class ProgressLines:
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
 
     def update(self, stage: str, done: int, total: int) -> None:
-        """Set the current stage, the number of items done, and their total; a total of 0 is ignored."""
+        """Set the current stage, the number of items done, and the total number. Do nothing if the total is 0."""
         if total:
             self._state = stage, done, total
 

@@ -1,4 +1,4 @@
-"""Finds the index of a command: given paths, the value of `--index`, or the nearest ``.antiphon`` from here upwards.
+"""Finds the index of a command: given paths, the value of `--index`, or the nearest ``.antiphon``.
 
 An index of given paths is kept in the cache folder, and brought up to date when their files have changed.
 """

@@ -71,7 +71,7 @@ def run() -> None:
 
 
 def _leave(codes: list[int]) -> None:
-    """End the process with its exit code, but do not free memory: that takes seconds for a large model."""
+    """End the process with its exit code. Memory is not freed, because freeing a large model takes seconds."""
     with suppress(OSError, ValueError):  # a closed pipe: Python reports it
         logging.shutdown()
         for stream in (sys.stdout, sys.stderr):

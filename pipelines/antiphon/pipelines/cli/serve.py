@@ -174,7 +174,8 @@ def load_service(
         quote_first: as in `Rag`.
 
     Raises:
-        ValueError: the model needs documents and there are none, or it does not accept ``template``.
+        ValueError: the model needs documents and there are none, or the model does not accept
+            ``template``.
     """
     from antiphon.accel.remote_language_model import RemoteLanguageModel
     from antiphon.pipelines.extractive_model import ExtractiveModel

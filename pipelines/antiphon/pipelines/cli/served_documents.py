@@ -84,7 +84,7 @@ class ServedDocuments:
 
         Args:
             language_model: the language model. If it is the bundled `reader`, the pipelines quote
-                from the passages and do not use it.
+                from the passages and do not use this model.
             **options: further options of `Rag`.
         """
         from antiphon.pipelines.rag import Rag

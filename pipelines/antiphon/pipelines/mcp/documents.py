@@ -68,7 +68,7 @@ def list_documents(
 
 
 def read_document(collection: Collection, document: str, first: str) -> str:
-    """Return the text of a document; of a long document, a part that ends with the URI of the next part.
+    """Return the text of a document, or a part of a long document; the part ends with the URI of the next part.
 
     Text that no passage contains, such as white space, is replaced by a blank line.
 

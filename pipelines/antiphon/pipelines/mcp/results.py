@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 
 class Result(BaseModel, extra="forbid"):
-    """A result, or a part of one."""
+    """The result of a tool, or a part of a result."""
 
 
 Outdated = Annotated[

@@ -104,7 +104,7 @@ class Call:
         self.is_local = ctx.lifespan_context.is_local
 
     async def load(self) -> None:
-        """Wait for the service, and read the rights of this request's API key. Called for each request of a session."""
+        """Wait for the service, and read the rights of this request's API key; runs for every request of a session."""
         loading = self._ctx.lifespan_context.loading
         while not loading.done():
             await self.report(LOADING)

@@ -1,1 +1,1 @@
-"""The relevance encoders' weights, suggested models, and drafters for command-line options."""
+"""Weights of the relevance encoders, suggestions of language models, and drafters made from command-line options."""

@@ -117,7 +117,7 @@ def memory_bandwidth(seconds: float = 1.0, size: int = 1 << 28) -> float:
 
 
 def _fitting() -> dict[str, float]:
-    """Return, for the name of each model that fits, the memory in bytes that the model needs."""
+    """Return the names of the models that fit, each with the bytes of memory that the model needs."""
     memory = available_memory()
     need = {
         name: _PACKED * _bytes_per_parameter() * model.billions * 1e9 + _OVERHEAD for name, model in HUB_MODELS.items()

@@ -42,7 +42,7 @@ class DecodingStep:
         tokens: the number of tokens, including tokens without text.
         drafted: the text of the accepted draft tokens.
         own: the text of the model's own token after the accepted draft tokens; empty if the text
-            ended before it.
+            ended before this token.
     """
 
     step: int
@@ -63,8 +63,8 @@ def cited_segments(text: str, citations: Iterable[Citation]) -> Iterator[tuple[s
 def displayed_segments(text: str, citations: Iterable[Citation]) -> Iterator[tuple[str, Citation | None]]:
     """Split an answer at its citations for display: quotes have no markup.
 
-    If the number of the passage stands next to a quote, it is left out, because every format shows
-    the number after the quote.
+    If the number of the passage stands next to a quote, the number is left out, because every
+    format shows it after the quote.
     """
     segments = [*cited_segments(text, citations), ("", None)]
     quoted = 0  # the passage of the quote that has just ended
@@ -106,7 +106,7 @@ def quoted_segments(
 
 
 def short_source(source: str, root: Path | None = None) -> str:
-    """Return a source as a path relative to ``root``, or unchanged if it is outside ``root``.
+    """Return a source as a path relative to ``root``, or unchanged if the source is outside ``root``.
 
     Args:
         root: a folder; by default the working directory.
@@ -160,7 +160,7 @@ def sentence_location(sentence: NearestSentence, root: Path | None = None) -> st
 
 
 def citation_location(citation: Citation, root: Path | None = None) -> str:
-    """Return the source and the location of the quoted text: page, section or line; if unknown, its characters.
+    """Return the source and the location of the quoted text: page, section or line; if unknown, its character offsets.
 
     Further documents with the same passage are listed after the location.
     """

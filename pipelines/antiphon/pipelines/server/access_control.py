@@ -111,8 +111,8 @@ class AccessKeys:
 
     The file is read again when it changes.
 
-    No key is needed if no keys are given and there is no file with a table of keys. Once a key was
-    needed, requests need a key until the server ends, even if the file changes.
+    If no keys are given and no file has a table of keys, requests need no key. Once requests have
+    needed a key, they need one until the server ends, even if the file changes.
 
     Raises:
         ValueError: the file is not valid.

@@ -29,7 +29,7 @@ DRAINING = "The server is shutting down: it finishes the requests in progress; s
 
 
 def create_app(service: Service) -> FastAPI:
-    """Return the application of a service; it closes the service's request queue when it shuts down."""
+    """Return the application of a service. When the application shuts down, it closes the service's request queue."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

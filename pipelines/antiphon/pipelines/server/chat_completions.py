@@ -74,7 +74,7 @@ class ChatResponse:
 
     Attributes:
         conversation: the prompt.
-        tools: for each tool that the model may call, by name, the schema of its arguments.
+        tools: the tools that the model may call: for each name, the schema of the arguments.
     """
 
     body: ChatRequest

@@ -37,7 +37,7 @@ router = APIRouter(responses=ERRORS)
 async def text_completions(
     body: CompletionRequest, request: Request, access: Annotated[Access, Depends(access_of)]
 ) -> Response:
-    """Continue texts; with ``stream`` as server-sent events."""
+    """Continue texts. If ``stream`` is set, the texts are sent as server-sent events."""
     service = service_of(request)
     body.check_supported()
     served = service.model(body.model, access, body.collection)

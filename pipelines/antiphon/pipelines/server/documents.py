@@ -103,7 +103,7 @@ def _uploaded_file(source: str) -> str:
 
 
 def _folders(sources: Sequence[str]) -> dict[str, str]:
-    """Return each source's folder, relative to the common folder; empty if that is the root of a file system."""
+    """Return each source's folder, relative to the common folder; empty if the latter is the root of a file system."""
     parts = {source: source.replace("\\", "/").split("/")[:-1] for source in sources}
     depth = len(os.path.commonprefix(list(parts.values())))  # noqa: RUF071 - of lists, not of characters
     if depth < 2 and any(map(os.path.isabs, sources)):

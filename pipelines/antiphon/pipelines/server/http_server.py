@@ -179,7 +179,7 @@ class HeaderTimeoutProtocol(H11Protocol):
 
 
 def _increase_file_limit() -> None:
-    """Raise the limit of open files to the hard limit, because it also limits the number of connections."""
+    """Raise the limit of open files to the hard limit, because each connection is an open file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -167,7 +167,7 @@ def remove_key(path: Path, name: str) -> None:
 
 
 def _change_keys(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change the table of keys and write the file if it is still valid; comments and owner are kept."""
+    """Change the table of keys and write the file if it is still valid; its comments and its owner are kept."""
     path = path.resolve()  # a link to the file stays a link
     with FileLock(path.with_name(f".{path.name}.lock"), timeout=10):
         document = tomlkit.parse(path.read_text(encoding="utf-8-sig"))

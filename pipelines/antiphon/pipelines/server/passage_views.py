@@ -108,7 +108,7 @@ def example_questions(chosen: ChosenCollection) -> dict[str, Any]:
 
 
 def _heading(index: DocumentIndex, source: str) -> str:
-    """Return a heading of a document, preferably a question or the heading of a section; empty if it has none."""
+    """Return a heading of a document, preferably a question or a section's heading; empty if there is no heading."""
     ids = index.ids_of(source)
     found = map(index.passage, ids[:: len(ids) // MAX_HEADINGS or 1])
     titles = [str(each.metadata.get("title", "")) for each in found if each]

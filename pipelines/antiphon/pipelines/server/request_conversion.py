@@ -36,9 +36,9 @@ def chat_prompt(
 ) -> tuple[Conversation, Mapping[str, Any], Schema]:
     """Return the conversation of a chat request, the tools that may be called, and the schema of the answer.
 
-    The tools are returned as the schemas of their arguments, by name. If the model must call a
-    tool, the conversation already contains the beginning of the call, as the beginning of the
-    answer.
+    For each tool, the schema of its arguments is returned by name. If the model must call a tool,
+    the conversation already contains the beginning of the answer, which is the beginning of the
+    call.
 
     Raises:
         ApiError: a part of a message is not text, or two fields contradict each other.

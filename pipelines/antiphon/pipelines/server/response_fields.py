@@ -206,7 +206,7 @@ class LogprobReader:
         return TextToken(raw, origin.start + max(held, 0), logprob)
 
     def _visible(self, logprob: TokenLogprob, origin: Origin) -> bytes:
-        """Return the visible bytes of a token: none of an end token, only a part if a stop string cut the token."""
+        """Return the visible bytes of a token: none for an end token, a part for a token that a stop string cuts."""
         raw = self.bytes_of(logprob.token)
         piece = self._text[origin.start : origin.end]
         try:

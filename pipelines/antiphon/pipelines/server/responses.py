@@ -37,7 +37,7 @@ router = APIRouter(responses=ERRORS)
 async def create_response(
     body: ResponseRequest, request: Request, access: Annotated[Access, Depends(access_of)]
 ) -> Response:
-    """Answer an input; with ``stream`` as named server-sent events."""
+    """Answer an input. If ``stream`` is set, the answer is sent as named server-sent events."""
     service = service_of(request)
     chat_body = to_chat_request(body)
     chat_body.check_supported()

@@ -152,7 +152,7 @@ async def merge_events(jobs: Sequence[GenerationJob]) -> AsyncIterator[tuple[int
 async def _unless_disconnected(
     request: Request, work: Coroutine[Any, Any, Result], jobs: Sequence[GenerationJob]
 ) -> Result:
-    """Return the result of ``work``; cancel the jobs if it fails or the client disconnects first."""
+    """Return the result of ``work``; cancel the jobs if ``work`` fails or the client disconnects first."""
     working, disconnecting = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait((working, disconnecting), return_when=asyncio.FIRST_COMPLETED)

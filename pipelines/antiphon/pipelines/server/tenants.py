@@ -46,7 +46,7 @@ class Tenant:
             return sum(prompt.cache.size for prompt in self._prompts)
 
     def take(self, tokens: Sequence[int]) -> PrefixCache | None:
-        """Remove and return the prefix cache that shares the longest prefix with a prompt; if there is none, a new one.
+        """Remove and return the prefix cache that shares the longest prefix with a prompt; or return a new, empty one.
 
         Returns None for a prompt without tokens: the model runs on another server, or only quotes
         are given.
@@ -83,7 +83,7 @@ class Tenant:
 
 
 class Tenants:
-    """All tenants; beyond `max_tenants`, the least recently used are dropped.
+    """All tenants. If there are more than `max_tenants`, the least recently used ones are dropped.
 
     Args:
         prefix_cache_tokens: prompt tokens whose KV cache is kept for all tenants together; 0: none.

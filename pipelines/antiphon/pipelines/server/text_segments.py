@@ -41,7 +41,8 @@ class SegmentTracker:
     the most text before the segment.
 
     Args:
-        has_prefix: whether the first text is a response prefix, which has no origins, as has text of a server's model.
+        has_prefix: whether the first text is a response prefix. Missing origins alone do not show
+            this, because the text of a model on a server has none either.
     """
 
     def __init__(self, passages: Sequence[Passage], *, has_prefix: bool = False) -> None:
@@ -94,7 +95,11 @@ class SegmentTracker:
         return segment if source is None else segment | source
 
     def _find_source(self, start: int, end: int) -> dict[str, Any] | None:
-        """Return the passage that contains the segment together with the longest text before it, and offsets in it."""
+        """Return the passage that contains the segment, and the segment's offsets in it.
+
+        If there are several such passages, the passage that also contains the most text before the
+        segment is returned.
+        """
         with_context = _plain(self._text[max(start - MAX_CONTEXT, 0) : end])
         segment = _plain(self._text[start:end])
         best: tuple[int, int, int] | None = None

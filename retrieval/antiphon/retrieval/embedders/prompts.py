@@ -28,7 +28,7 @@ def family_prompts(model: str) -> tuple[str, str]:
 def with_prompts(name: str, query: str | None, document: str | None) -> str:
     """Append prompts to the name of an embedder: ``NAME?query=...&document=...``.
 
-    An index stores this name, and loads the embedder with it.
+    An index stores this name, and loads the embedder by this name.
 
     Args:
         query: The prompt for questions. None: the prompt of the model or of its family.

@@ -20,7 +20,7 @@ class Embedder(Protocol):
 
     @property
     def name(self) -> str:
-        """The name for `load_embedder`; any text if users pass the embedder as an object."""
+        """The name by which `load_embedder` finds the embedder; any text if users pass the embedder as an object."""
 
     @property
     def dim(self) -> int:

@@ -60,9 +60,9 @@ def choose_encoder_engine(
     """Choose the engine for an encoder: the torch model, or its OpenVINO graph.
 
     The graph is chosen if its vectors for `COMPARISON_TEXTS` are close to torch's in float32. They
-    are close if their distance is at most `CLOSE`, or at most the distance of torch's own vectors
-    in the precision in use. The comparison is made once per graph and processor, and its result is
-    saved.
+    are close if they differ by at most `CLOSE`, or by no more than torch's own vectors in the
+    precision in use differ from float32. The comparison is made once per graph and processor, and
+    its result is saved.
 
     Args:
         output: The name of the encoder's output, a key of `OUTPUTS`.

@@ -89,7 +89,7 @@ def download_models(names: Sequence[str], report: Progress) -> None:
 
 
 def cached_file(source: str, file: str) -> Path | None:
-    """Return the path of a hub model's file in the cache; None if it is not cached."""
+    """Return the path of a hub model's file in the cache; None if the file is not cached."""
     if Path(source).exists():
         return None
     return hub_download.cached_file(source, file, cache=_cache())

@@ -1,4 +1,4 @@
-"""Lock an index folder for one writer at a time, and explain a full disk; only its owner can read a new folder.
+"""Lock an index folder for one writer at a time; make new folders private; explain a full disk.
 
 A backup holds the locks `LOCK` and `UPLOADS_LOCK` with ``flock(1)`` while it copies; see docs/operations.md.
 """
@@ -34,7 +34,8 @@ _UPLOADS_SECONDS = 60
 def lock_for_writing(folder: Path) -> Iterator[None]:
     """Lock a folder against other writers. If a process dies, the system releases its lock.
 
-    A missing folder is created, readable by its owner only. If it stays empty, it is removed again.
+    A missing folder is created, readable by its owner only. If the new folder stays empty, it is
+    removed again.
 
     Raises:
         ValueError: The path is a file, or a folder with unrelated files.
@@ -54,7 +55,7 @@ def lock_for_writing(folder: Path) -> Iterator[None]:
 
 
 def lock_uploads(folder: Path) -> contextlib.AbstractContextManager[None]:
-    """Hold the lock of an index folder and its uploaded files; wait for it for at most a minute.
+    """Hold the lock of an index folder and its uploaded files; wait at most a minute for another process.
 
     Raises:
         BlockingIOError: Another process has held the lock for too long.
@@ -65,7 +66,11 @@ def lock_uploads(folder: Path) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _held(path: Path, seconds: float, activity: str) -> Iterator[None]:
-    """Hold a lock. Wait at most ``seconds`` for another process, then raise BlockingIOError with its activity."""
+    """Hold a lock. Wait at most ``seconds`` for another process.
+
+    Raises:
+        BlockingIOError: Another process still holds the lock; the message has its ``activity``.
+    """
     from filelock import FileLock, Timeout
 
     lock = FileLock(path, timeout=seconds, mode=file_mode(path.parent), fallback_to_soft=False)

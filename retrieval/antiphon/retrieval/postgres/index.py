@@ -114,7 +114,7 @@ class PostgresIndex:
 
     Raises:
         ImportError: psycopg is not installed; the message has the command.
-        ValueError: The address is malformed; the message does not repeat it.
+        ValueError: The address is malformed; the message does not repeat the address.
         DatabaseUnavailable: The server does not answer or refuses the connection; later calls raise this, too.
         DatabaseError: The server refuses a statement, or the extension pgvector is missing.
         IndexNotFound: The table does not exist.

@@ -57,7 +57,7 @@ class PostgresTarget:
         If the run is interrupted or the server stops answering, the new vectors are saved for the next run.
 
         Args:
-            kept: The sources of the documents to keep unchanged; all others are dropped.
+            kept: The sources of the documents to keep unchanged; all other documents are dropped.
             report: Called with the stages ``embed`` and ``save``.
         """
         require_distinct(passages)

@@ -34,7 +34,7 @@ def build_from_normalized(vectors: Vectors, setting: IndexSetting) -> LocalVecto
 
 
 def rebuild_index(old: LocalVectorIndex, vectors: Vectors, setting: IndexSetting) -> LocalVectorIndex:
-    """Build an index of new vectors; it is trained again only if the new setting has more inverted lists.
+    """Build an index of new vectors; the index is trained again only if the new setting has more inverted lists.
 
     Args:
         old: The index whose training is reused.

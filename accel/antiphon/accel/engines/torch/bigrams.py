@@ -64,7 +64,7 @@ def bigram_facts(model: PreTrainedModel) -> BigramFacts:
 
 
 def load_or_compute_bigrams(model: PreTrainedModel, forward: Forward) -> Bigrams | None:
-    """Return the bigrams of a model, or None if it raises an error; see `recorded_bigrams`."""
+    """Return the bigrams of a model, or None if the model raises an error; see `recorded_bigrams`."""
     from antiphon.accel.engines.torch.self_test import FAILURES
 
     with suppress(*FAILURES):

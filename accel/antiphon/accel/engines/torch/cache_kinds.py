@@ -114,7 +114,7 @@ def end_recording(layers: Sequence[Any]) -> None:
 
 
 def crop_attention(layer: Any, count: int) -> None:
-    """Remove a layer's last ``count`` keys and values; `crop` would also change its state."""
+    """Remove a layer's last ``count`` keys and values; `crop` would also change the layer's state."""
     if count and getattr(layer, "keys", None) is not None:
         layer.keys, layer.values = layer.keys[..., :-count, :], layer.values[..., :-count, :]
 

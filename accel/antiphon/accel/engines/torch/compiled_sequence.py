@@ -66,9 +66,10 @@ class CompiledSequence:
     """A sequence with the methods of `TorchSequence`. Steps after the prefill are compiled.
 
     ``plain`` prefills the prompt. It also decodes after a failed compilation (one warning per
-    model), and while the slot cache waits for the `keep` of another sequence. Between two steps,
-    another sequence may take the slot cache. This sequence then copies its tokens to the cache of
-    ``plain``. If no slots are free, this sequence moves to a larger slot cache.
+    model), and while another sequence uses the slot cache between its ``forward`` and its `keep`.
+    Between two steps, another sequence may take the slot cache. This sequence then copies its
+    tokens to the cache of ``plain``. If no slots are free, this sequence moves to a larger slot
+    cache.
 
     Args:
         compiles: True: compile with `torch.compile`; False: capture the model's own kernels as CUDA graphs.
@@ -229,7 +230,7 @@ class CompiledSequence:
             return None
 
     def _enter_slot_cache(self, bucket: int) -> SlotCache | None:
-        """Return a slot cache with the tokens and ``bucket`` free slots; None if it is in use."""
+        """Return a slot cache with the tokens and ``bucket`` free slots; None if the slot cache is in use."""
         plain = self.plain
         if self._slot_cache is None or self._slot_cache.size < plain.length + bucket:
             self.leave_slot_cache()
@@ -286,8 +287,9 @@ def why_not_compiled(model: PreTrainedModel, traits: Traits, cache: Cache) -> st
 def cost_by_bucket(cost: StepCost) -> StepCost:
     """Return the cost of all numbers of rows, given the costs of the `BUCKETS`.
 
-    A step costs as much as the next bucket, because it is padded to that size. Above the last
-    bucket, steps are not compiled; their cost is extrapolated from the last two buckets.
+    A step costs as much as a step of the next larger bucket, because the step is padded to that
+    size. Above the last bucket, steps are not compiled; their cost is extrapolated from the last
+    two buckets.
     """
     return replace(cost, seconds={context: _padded(measured) for context, measured in cost.seconds.items()})
 

@@ -57,7 +57,7 @@ def cost_key(model: PreTrainedModel, *, graphs: bool = False) -> dict[str, str]:
 
 
 def cost_file(key: dict[str, str]) -> Path:
-    """Return the file of the cost with this key."""
+    """Return the path of the file that stores the cost with this key."""
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
     return cache_folder() / "step-costs" / f"{digest[:32]}.json"
 
@@ -120,8 +120,8 @@ def _ascends(row: Mapping[int, float]) -> bool:
 def save(path: Path, key: dict[str, str], cost: StepCost, *, combines: bool = True) -> StepCost:
     """Store a cost, changed so that more rows never take less time, and return it.
 
-    Other processes can only make passes slower. So if the new cost is not credible, each of its
-    times is replaced by the stored time if that is smaller. After a few starts the cost is
+    Other processes can only make passes slower. So if the new cost is not credible, each new time
+    that exceeds the stored time is replaced by the stored time. After a few starts the cost is
     credible.
     """
     earlier = load(path, key) if combines and not is_credible(cost) else None

@@ -72,7 +72,7 @@ class Ancestry:
         return sums.masked_fill(~self._sees, float("-inf")).exp()
 
     def total_decays(self, steps: Tensor) -> Tensor:
-        """Return, for each row, the factor by which the state before the draft has decayed there.
+        """Return, for each row, the factor by which the state from before the draft has decayed after that row.
 
         ``steps`` is as in `decays`; the result has the shape (batch, heads, rows, 1).
         """
@@ -112,7 +112,8 @@ class RowStates:
 class DraftStates(Cache):
     """A view of another cache (the wrapped cache) for the forward pass of a draft.
 
-    Attention layers append the rows to the wrapped cache as usual. `keep` writes the states to it.
+    Attention layers append the rows to the wrapped cache as usual. `keep` writes the states to this
+    cache, too.
 
     Args:
         ancestry: The rows of the forward pass.

@@ -66,7 +66,7 @@ class HeadModule(Protocol):
         """Return the input of the next pass and the input of the LM head, each (1, tokens, hidden).
 
         Args:
-            hidden: Result of `combine`, or the last pass's first result; (1, tokens, hidden).
+            hidden: Result of `combine`, or the first result of the last pass; (1, tokens, hidden).
             tokens: The token after each hidden state, shape (1, tokens).
             positions: Positions of ``tokens``, shape (1, tokens).
         """

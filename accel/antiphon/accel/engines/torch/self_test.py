@@ -112,7 +112,7 @@ class SelfTest:
         return TorchSequence(self.model, traits)
 
     def _error(self, traits: Traits, shape: Draft, seed: int) -> float:
-        """Return the largest error of a row: mean error of its logits in standard deviations."""
+        """Return the largest error of all rows. A row's error is its logits' mean error in standard deviations."""
         size = _prefix(self.model)
         tokens = self._tokens(len(shape), seed)
         draft = replace(shape, tokens=tuple(tokens[size + 1 :]))

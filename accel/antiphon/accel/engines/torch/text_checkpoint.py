@@ -157,7 +157,8 @@ def _register_conversion(whole: Any, model_type: str, model_class: Any, text_typ
     """Register transformers' conversion of a multimodal checkpoint for the causal class of its text model.
 
     This is needed if the checkpoint stores weights in another form, such as separate experts, and
-    transformers converts them only for the multimodal class. Returns False if it is not needed.
+    transformers converts them only for the multimodal class. Returns False if the registration is
+    not needed.
     """
     conversion = [each for key in (whole.__name__, model_type) for each in get_checkpoint_conversion_mapping(key) or ()]
     is_renaming = all(isinstance(each, WeightRenaming) for each in conversion)

@@ -26,7 +26,7 @@ MASKABLE = (*BOOLEAN_MASKS, "eager")
 
 @dataclass(frozen=True, slots=True)
 class RopeSwitch:
-    """The position at which a model changes its rotary frequencies. A draft must not extend past it.
+    """The position at which a model changes its rotary frequencies. A draft must not extend past this position.
 
     Attributes:
         position: First position that changes the frequencies.
