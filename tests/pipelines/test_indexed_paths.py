@@ -22,12 +22,11 @@ except SystemExit as done:
 
 
 @pytest.fixture
-def docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def docs(tmp_path: Path) -> Path:
     folder = tmp_path / "docs"
     folder.mkdir()
     (folder / "bees.txt").write_text("Bees live in colonies of up to sixty thousand.")
     (folder / "keys.md").write_text("Keys are rotated once a year.")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return folder
 
 
