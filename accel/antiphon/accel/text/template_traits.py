@@ -275,7 +275,8 @@ def _alternating(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for message in messages:
         if message["role"] == "assistant" and not message.get("content") and not message.get("tool_calls"):
             continue
-        if turns and _can_merge(turns[-1], message):
+        is_turn = message["role"] in ("user", "assistant") and not message.get("tool_calls")
+        if is_turn and turns and turns[-1]["role"] == message["role"] and not turns[-1].get("tool_calls"):
             turns[-1] = {**turns[-1], "content": _joined([str(turns[-1]["content"]), str(message["content"])])}
         else:
             turns.append(message)
@@ -283,11 +284,6 @@ def _alternating(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if first is not None and turns[first]["role"] == "assistant":
         turns.insert(first, {"role": "user", "content": OMITTED})
     return turns
-
-
-def _can_merge(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    is_turn = one["role"] == other["role"] and one["role"] in ("user", "assistant")
-    return is_turn and not one.get("tool_calls") and not other.get("tool_calls")
 
 
 def _joined(texts: Sequence[str]) -> str:
