@@ -113,7 +113,10 @@ def _inspect(engine: TorchEngine, selected: SelectedEngine, choice: EngineChoice
         reason=traits.reason,
         attention=traits.implementation,
         mask=_mask(traits),
-        layers=_layers(traits),
+        layers=tuple(
+            LayerKind(kind, count, traits.attention_spans.get(kind), kind in traits.state_kinds)
+            for kind, count in Counter(traits.layer_kinds).items()
+        ),
         rope=traits.rope,
         max_positions=traits.max_positions,
         packing_reason=traits.packing_reason,
@@ -156,13 +159,6 @@ def _mask(traits: Traits) -> str:
         f"one {kind} mask"
         if len(traits.attention_spans) == 1
         else f"{len(traits.attention_spans)} {kind} masks, by kind of layer"
-    )
-
-
-def _layers(traits: Traits) -> tuple[LayerKind, ...]:
-    return tuple(
-        LayerKind(kind, count, traits.attention_spans.get(kind), kind in traits.state_kinds)
-        for kind, count in Counter(traits.layer_kinds).items()
     )
 
 

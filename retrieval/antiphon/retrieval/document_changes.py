@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -71,19 +71,17 @@ def plan_change(
         elif not is_replaced:
             dropped.append(source)
     if dropped and confirm is not None and not confirm(dropped):
-        raise WouldDropDocuments(_refusal(location, dropped, len(before)))
+        raise WouldDropDocuments(
+            f"This would drop {len(dropped)} of the {len(before)} documents in {location}: {listed(dropped)}. To keep "
+            "them, add to the index (--add); to drop them, confirm (--yes). Nothing was changed."
+        )
     taken, new = {*kept}, list[Document]()
     for document in documents:
-        new.append(_distinct(document, taken))
-        taken.add(new[-1].source)
+        if document.file is not None and document.source in taken:  # another document has the same source
+            document = replace(document, source=_absolute(document.source, document.file))
+        new.append(document)
+        taken.add(document.source)
     return DocumentChange(tuple(new), frozenset(kept), tuple(dropped))
-
-
-def _distinct(document: Document, taken: Collection[str]) -> Document:
-    """Return the document. If another document has the same source, the file's absolute path becomes the source."""
-    if document.file is None or document.source not in taken:
-        return document
-    return replace(document, source=_absolute(document.source, document.file))
 
 
 def is_below(source: str, places: Sequence[str], file: SourceFile | None = None) -> bool:
@@ -121,10 +119,3 @@ def listed(sources: Sequence[str]) -> str:
     """Return a short list of sources for a message."""
     more = f" and {len(sources) - _SHOWN} more" if len(sources) > _SHOWN else ""
     return ", ".join(sources[:_SHOWN]) + more
-
-
-def _refusal(location: str, dropped: Sequence[str], count: int) -> str:
-    return (
-        f"This would drop {len(dropped)} of the {count} documents in {location}: {listed(dropped)}. To keep them, "
-        "add to the index (--add); to drop them, confirm (--yes). Nothing was changed."
-    )

@@ -38,13 +38,10 @@ def merge_duplicates(passages: Sequence[Passage]) -> list[Passage]:
             index.add(words)
             kept.append(passage)
         else:
-            kept[place] = _merged(kept[place], passage)
+            first = kept[place]
+            sources = dict.fromkeys([*first.also_in, passage.source, *passage.also_in])
+            kept[place] = replace(first, also_in=tuple(source for source in sources if source != first.source))
     return kept
-
-
-def _merged(first: Passage, repeated: Passage) -> Passage:
-    sources = dict.fromkeys([*first.also_in, repeated.source, *repeated.also_in])
-    return replace(first, also_in=tuple(source for source in sources if source != first.source))
 
 
 @dataclass(slots=True)

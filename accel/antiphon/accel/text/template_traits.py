@@ -43,15 +43,13 @@ def render_template(
     if any(not isinstance(document, dict) for document in documents or ()):
         raise TypeError("Documents should be a list of dicts with 'title' and 'text' keys!")
     given = [{name: value for name, value in message.items() if value is not None} for message in messages]
-    chat = [_with_reasoning(message) for message in _plain(given)]
-    compiled = _compile(template)
-    return compiled.render(messages=chat, tools=_plain(tools), documents=_plain(documents), **_plain(variables))
-
-
-def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message whose reasoning, if any, is in all the fields that templates read."""
-    found = next((message[name] for name in _REASONING if message.get(name) is not None), None)
-    return message if found is None else {"thinking": found, **message, "reasoning_content": found}
+    chat = _plain(given)
+    for message in chat:
+        if reasoning := [message[name] for name in _REASONING if message.get(name) is not None]:
+            message |= {"thinking": message.get("thinking", reasoning[0]), "reasoning_content": reasoning[0]}
+    return _compile(template).render(
+        messages=chat, tools=_plain(tools), documents=_plain(documents), **_plain(variables)
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -65,7 +65,11 @@ async def chat_completions(
     jobs = service.submit(starts, served, access.key, body.user)
     if body.stream:
         return await stream(request, _stream_lines(chat, merge_events(jobs)), jobs)
-    return JSONResponse(_chat_object(chat, await collect(request, jobs)))
+    texts = await collect(request, jobs)
+    choices = [_choice_object(chat, index, text) for index, text in enumerate(texts)]
+    return JSONResponse(
+        chat.to_object(choices, kind="chat.completion", **chat.totals([text.finished for text in texts]))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +169,6 @@ def start_choice(service: Service, chat: ChatResponse, index: int) -> Callable[.
         where=body.where,
         with_quote=bool(index == 0 and body.stream and body.stream_options and body.stream_options.include_segments),
     )
-
-
-def _chat_object(chat: ChatResponse, texts: Sequence[CollectedText]) -> dict[str, Any]:
-    """Return the response of a request without ``stream``."""
-    choices = [_choice_object(chat, index, text) for index, text in enumerate(texts)]
-    return chat.to_object(choices, kind="chat.completion", **chat.totals([text.finished for text in texts]))
 
 
 def _choice_object(chat: ChatResponse, index: int, text: CollectedText) -> dict[str, Any]:
