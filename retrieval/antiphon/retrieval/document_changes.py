@@ -9,6 +9,7 @@ from pathlib import Path
 
 from antiphon.retrieval.document import Document
 from antiphon.retrieval.errors import WouldDropDocuments
+from antiphon.retrieval.formats.document_builder import listed
 from antiphon.retrieval.source_file import SourceFile, normalized_name
 
 UPLOADED = "uploaded/"
@@ -16,8 +17,6 @@ UPLOADED = "uploaded/"
 
 Confirm = Callable[[Sequence[str]], bool]
 """Called with the sources of the documents that a change would drop. Returns whether to go on."""
-
-_SHOWN = 3
 
 
 StoredDocuments = Mapping[str, tuple[int, SourceFile | None]]
@@ -72,8 +71,8 @@ def plan_change(
             dropped.append(source)
     if dropped and confirm is not None and not confirm(dropped):
         raise WouldDropDocuments(
-            f"This would drop {len(dropped)} of the {len(before)} documents in {location}: {listed(dropped)}. To keep "
-            "them, add to the index (--add); to drop them, confirm (--yes). Nothing was changed."
+            f"This would drop {len(dropped)} of the {len(before)} documents in {location}: {listed(dropped, 3)}. To "
+            "keep them, add to the index (--add); to drop them, confirm (--yes). Nothing was changed."
         )
     taken, new = {*kept}, list[Document]()
     for document in documents:
@@ -113,9 +112,3 @@ def real_path(path: str | Path) -> str:
         return normalized_name(os.path.realpath(path))
     except ValueError:
         return str(path)
-
-
-def listed(sources: Sequence[str]) -> str:
-    """Return a short list of sources for a message."""
-    more = f" and {len(sources) - _SHOWN} more" if len(sources) > _SHOWN else ""
-    return ", ".join(sources[:_SHOWN]) + more

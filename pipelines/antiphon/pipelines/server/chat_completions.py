@@ -137,14 +137,6 @@ def num_choices(service: Service, body: SamplingRequest) -> int:
     return n
 
 
-def choice_parameters(service: Service, body: SamplingRequest, served: ServedModel, index: int) -> dict[str, Any]:
-    """Return the parameters of `LanguageModel.stream` for one choice; its seed is the request's seed plus ``index``."""
-    parameters = sampling_parameters(body)
-    if body.seed is not None:
-        parameters["seed"] = (body.seed + index) % 2**63
-    return {**parameters, "max_new_tokens": service.max_new_tokens(body, served)}
-
-
 def start_choice(service: Service, chat: ChatResponse, index: int) -> Callable[..., Started]:
     """Return the function that starts the generation of one choice of a chat.
 
@@ -152,7 +144,10 @@ def start_choice(service: Service, chat: ChatResponse, index: int) -> Callable[.
         ApiError: two fields contradict each other, or a field is out of range.
     """
     body = chat.body
-    parameters = choice_parameters(service, body, chat.served, index) | {"json_schema": chat.json_schema}
+    parameters = sampling_parameters(body, index) | {
+        "max_new_tokens": service.max_new_tokens(body, chat.served),
+        "json_schema": chat.json_schema,
+    }
     if body.max_thinking_tokens is not None:
         parameters["max_thinking_tokens"] = min(body.max_thinking_tokens, service.settings.max_output_tokens)
     if body.logprobs:

@@ -150,8 +150,8 @@ def completion_prompts(request: CompletionRequest, tokenizer: PreTrainedTokenize
     return [each if isinstance(each, str) else str(tokenizer.decode(each)) for each in prompt]
 
 
-def sampling_parameters(request: SamplingRequest) -> dict[str, Any]:
-    """Return the sampling parameters of `LanguageModel.stream` that the request sets."""
+def sampling_parameters(request: SamplingRequest, index: int) -> dict[str, Any]:
+    """Return the sampling parameters that the request sets; ``index`` of the choice is added to its seed."""
     top_k = request.top_k
     parameters = {
         "temperature": request.temperature,
@@ -163,7 +163,7 @@ def sampling_parameters(request: SamplingRequest) -> dict[str, Any]:
         "frequency_penalty": request.frequency_penalty,
         "logit_bias": request.logit_bias,
         "stop": request.stop_strings or None,
-        "seed": None if request.seed is None else request.seed % 2**63,
+        "seed": None if request.seed is None else (request.seed + index) % 2**63,
         "stop_token_ids": request.stop_token_ids or None,
         "min_new_tokens": request.min_tokens or None,
         "ignore_eos": request.ignore_eos or None,
