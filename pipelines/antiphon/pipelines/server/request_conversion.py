@@ -56,15 +56,8 @@ def chat_prompt(
     tools = [tool.model_dump(exclude_none=True) for tool in request.tools or ()]
     choice = request.tool_choice
     chosen_tool = choice if choice is None or isinstance(choice, str) else choice.function.name
-    prepared = prepare_tools(tokenizer, messages, tools, chosen_tool, schema)
-    conversation = Conversation(
-        prepared.messages,
-        prepared.tools,
-        prepared.assistant_prefix,
-        prepared.tool_choice,
-        template_variables=variables,
-    )
-    return conversation, prepared.schemas, prepared.schema
+    conversation, schemas, answer = prepare_tools(tokenizer, messages, tools, chosen_tool, schema)
+    return replace(conversation, template_variables=variables), schemas, answer
 
 
 def template_options(request: ChatRequest) -> dict[str, Any]:
