@@ -43,10 +43,10 @@ def render_template(
     if any(not isinstance(document, dict) for document in documents or ()):
         raise TypeError("Documents should be a list of dicts with 'title' and 'text' keys!")
     given = [{name: value for name, value in message.items() if value is not None} for message in messages]
-    chat = _plain(given)
-    for message in chat:
-        if reasoning := [message[name] for name in _REASONING if message.get(name) is not None]:
-            message |= {"thinking": message.get("thinking", reasoning[0]), "reasoning_content": reasoning[0]}
+    chat = []
+    for message in _plain(given):
+        found = [message[name] for name in _REASONING if message.get(name) is not None]
+        chat.append({"thinking": found[0], **message, "reasoning_content": found[0]} if found else message)
     return _compile(template).render(
         messages=chat, tools=_plain(tools), documents=_plain(documents), **_plain(variables)
     )
