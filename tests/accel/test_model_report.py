@@ -25,7 +25,7 @@ def test_the_report_describes_the_model() -> None:
         "cpu",
     )
     assert found.parameters == sum(each.numel() for each in tiny_model("gemma3").parameters())
-    assert (found.level, found.attention, found.max_positions, found.queries_per_key_head) == ("tree", "sdpa", 512, 2)
+    assert (found.level, found.attention, found.max_positions) == ("tree", "sdpa", 512)
     assert found.mask == "2 boolean masks, by kind of layer"
     assert found.layers == (
         LayerKind("sliding_attention", 2, AttentionSpan(window=12), state=False),

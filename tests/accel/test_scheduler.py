@@ -247,8 +247,8 @@ def test_after_a_shared_failure_each_request_is_retried_alone_and_only_the_cause
 
     table = engine(watch=watch)
     requests = [request_of(prompt, 30, OracleDrafter(truth(prompt, 30), 2)) for prompt in prompts]
-    batch = Batch(scheduler_of(table), size=4)
-    running = [batch.add(request) for request in requests]
+    batch = Batch(scheduler_of(table), requests, 4)
+    running = [batch.steps_of(request) for request in requests]
     begun = [[next(steps), next(steps)] for steps in running]
     poisoned.append(requests[2].sequence)  # type: ignore[arg-type]
     for number in (0, 1, 3):
@@ -389,8 +389,9 @@ def test_no_request_waits_for_one_whose_steps_are_not_read() -> None:
 def test_a_batch_decodes_at_most_its_size_at_once() -> None:
     table = engine()
     prompts = [prompt_of(seed) for seed in range(7)]
-    batch = Batch(scheduler_of(table), size=3)
-    running = [batch.add(request_of(prompt, 5 + number)) for number, prompt in enumerate(prompts)]
+    requests = [request_of(prompt, 5 + number) for number, prompt in enumerate(prompts)]
+    batch = Batch(scheduler_of(table), requests, 3)
+    running = [batch.steps_of(request) for request in requests]
     most = 0
     for number in (4, 0, 6, 2, 1, 3, 5):
         tokens_read: list[int] = []

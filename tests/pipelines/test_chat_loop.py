@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from antiphon.pipelines import Answer, SessionStore
 from antiphon.pipelines.cli import app, console
-from antiphon.pipelines.cli.chat_loop import hold_conversation
+from antiphon.pipelines.cli.chat import hold_conversation
 from antiphon.retrieval import HashEmbedder
 from tests.tiny import save_model, tiny_model
 

@@ -40,9 +40,9 @@ def letters(text: str) -> int:
 
 
 @settings(max_examples=300, deadline=None)
-@given(documents(), st.integers(8, 40), st.integers(0, 3))
-def test_spans_are_exact_passages_fit_and_no_text_is_lost(document: Document, max_tokens: int, overlap: int) -> None:
-    passages = chunk_document(document, count, max_tokens=max_tokens, overlap=overlap)
+@given(documents(), st.integers(8, 40))
+def test_spans_are_exact_passages_fit_and_no_text_is_lost(document: Document, max_tokens: int) -> None:
+    passages = chunk_document(document, count, max_tokens=max_tokens)
     covered = bytearray(len(document.text))
     for passage in passages:
         assert document.text[passage.start : passage.end] == passage.text
@@ -50,9 +50,7 @@ def test_spans_are_exact_passages_fit_and_no_text_is_lost(document: Document, ma
         assert count(passage.text) <= max_tokens
         covered[passage.start : passage.end] = b"\1" * len(passage.text)
     assert letters("".join(c for c, hit in zip(document.text, covered, strict=True) if not hit)) == 0
-    assert all(a.start < b.start and a.end < b.end for a, b in pairwise(passages))
-    if not overlap:
-        assert all(a.end <= b.start for a, b in pairwise(passages))
+    assert all(a.end <= b.start for a, b in pairwise(passages))
 
 
 @given(TEXTS)
@@ -96,16 +94,6 @@ def test_a_list_stays_whole_with_the_line_that_introduces_it_if_it_fits() -> Non
     assert whole.startswith(f"{lead}\n\n{items[0]}\n{items[1]}")
     long = f"{lead}\n\n" + "\n".join(f"- It is the drawback number {number}." for number in range(9))
     assert max(count(passage.text) for passage in chunk_document(Document(long, "a.md"), count, max_tokens=20)) <= 20
-
-
-def test_overlap_repeats_sentences_where_they_fit() -> None:
-    document = Document("One two three. Four five six. Seven eight nine. Ten eleven twelve.", "s")
-    passages = chunk_document(document, count, max_tokens=8, overlap=1)
-    assert [passage.text for passage in passages] == [
-        "One two three. Four five six.",
-        "Four five six. Seven eight nine.",
-        "Seven eight nine. Ten eleven twelve.",
-    ]
 
 
 def test_a_long_sentence_is_cut_at_lines_before_words_and_words_before_letters() -> None:

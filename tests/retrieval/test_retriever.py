@@ -163,7 +163,6 @@ def test_an_index_inside_the_folder_that_it_indexes_is_not_indexed(docs: Path) -
     [
         ({"max_tokens": 513}, "max_tokens is 513, but hash reads 512 tokens and would cut off the rest."),
         ({"max_tokens": 3}, "max_tokens is 3; a passage needs room for at least 8 tokens."),
-        ({"overlap": -1}, "overlap is -1; it counts sentences, from 0."),
     ],
 )
 def test_options_out_of_range_write_nothing(docs: Path, options: dict[str, int], message: str) -> None:

@@ -56,7 +56,6 @@ class ModelReport:
         layers: Kinds of layers.
         rope: How rotary frequencies change with the length of the text; None if they do not.
         max_positions: Length of the context in tokens; None if unlimited.
-        queries_per_key_head: Query heads per key head; None if the cache has no keys.
         packing_reason: Why torch does not pack the query heads of a key head into rows; empty if
             torch does.
         compiling_reason: Why torch does not compile the steps; empty if torch does.
@@ -79,7 +78,6 @@ class ModelReport:
     layers: tuple[LayerKind, ...]
     rope: RopeSwitch | None
     max_positions: int | None
-    queries_per_key_head: int | None
     packing_reason: str
     compiling_reason: str
     cost: StepCost
@@ -116,10 +114,12 @@ def _inspect(engine: TorchEngine, selected: SelectedEngine, choice: EngineChoice
         reason=traits.reason,
         attention=traits.implementation,
         mask=_mask(traits),
-        layers=_layers(traits),
+        layers=tuple(
+            LayerKind(kind, count, traits.attention_spans.get(kind), kind in traits.state_kinds)
+            for kind, count in Counter(traits.layer_kinds).items()
+        ),
         rope=traits.rope,
         max_positions=traits.max_positions,
-        queries_per_key_head=_queries_per_key_head(engine),
         packing_reason=traits.packing_reason,
         compiling_reason=engine.why_not_compiled(),
         cost=cost,
@@ -163,31 +163,10 @@ def _mask(traits: Traits) -> str:
     )
 
 
-def _layers(traits: Traits) -> tuple[LayerKind, ...]:
-    return tuple(
-        LayerKind(kind, count, traits.attention_spans.get(kind), kind in traits.state_kinds)
-        for kind, count in Counter(traits.layer_kinds).items()
-    )
-
-
 def _describe_span(span: AttentionSpan) -> str:
     if span.window is not None:
         return f"looks back {span.window:,} tokens"
     return f"looks back to the start of its chunk of {span.chunk:,}" if span.chunk else "looks back to the start"
-
-
-@torch.no_grad()
-def _queries_per_key_head(engine: TorchEngine) -> int | None:
-    """Return the query heads per key head.
-
-    Key heads are counted in the cache, because their name in configurations varies.
-    """
-    heads = getattr(engine.model.config.get_text_config(decoder=True), "num_attention_heads", None)
-    sequence = engine.sequence()
-    sequence.prefill([0, 0])
-    layers: list[Any] = list(sequence.cache.layers)
-    shared = [layer.keys.shape[1] for layer in layers if getattr(layer, "keys", None) is not None]
-    return heads // shared[0] if shared and isinstance(heads, int) else None
 
 
 def _advice(model: PreTrainedModel, traits: Traits) -> list[str]:

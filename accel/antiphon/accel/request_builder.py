@@ -158,10 +158,12 @@ class RequestBuilder:
             own["generator"] = self.generator(settings.seed) if settings.is_sampled else None
             make = partial(ModelRequest, tokenizer=self.tokenizer, **own)
             request = self.build(begun.tokens, settings, make, prefix, begun.thinking)
-        open_stream = partial(self._open_stream, request, settings, prefix)
         added = begun.count - common_length(read.tokens, begun.tokens)
         return request, partial(
-            open_stream,
+            self._open_stream,
+            request,
+            settings,
+            prefix,
             prompt_tokens=begun.count,
             response_prefix_tokens=added,
             context=begun.tokens[-CONTEXT_TOKENS:] if settings.response_prefix else (),

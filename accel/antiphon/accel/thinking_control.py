@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
+from antiphon.accel.constraints.grammar import only
 from antiphon.accel.decoding.tokens import RequestOutput
 from antiphon.accel.text.thinking import ThinkingReader, ThinkingStart
 
@@ -90,7 +91,7 @@ class ThinkingControl(LogitsProcessor):
         for token in new:
             self._push(token)
         if self._forced:
-            return _only(scores, self._forced[:1])
+            return only(scores, self._forced[:1])
         if self._reader.state == "thinking":
             return _without(scores, self._end_tokens)
         if self._schema is None or self._has_answer:
@@ -103,7 +104,7 @@ class ThinkingControl(LogitsProcessor):
         headers = [self._after_thinking] if self._reader.has_thought else self._headers
         following = [header[size] for header in headers if header[:size] == self._begun and len(header) > size]
         if self._demands_header or size:
-            return _only(scores, following) if following else scores
+            return only(scores, following) if following else scores
         allowed: Tensor = self._schema(input_ids, scores)
         allowed[:, following] = scores[:, following]
         return allowed
@@ -148,13 +149,6 @@ class ThinkingControl(LogitsProcessor):
         self._max_thinking, self._headers = 0, self._headers[1:]  # the answer fits only without thinking
         needed = self._closing if self._reader.state == "thinking" else next(iter(self._headers), [])
         make_schema(self._prompt_tokens, max(self.limit - len(needed), 1))
-
-
-def _only(scores: Tensor, tokens: Sequence[int]) -> Tensor:
-    """Return the scores with -inf for all tokens except the given tokens."""
-    kept = torch.full_like(scores, -torch.inf)
-    kept[:, list(tokens)] = scores[:, list(tokens)].clamp(min=torch.finfo(scores.dtype).min)
-    return kept
 
 
 def _without(scores: Tensor, tokens: Sequence[int]) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, SkipValidation
 
-from antiphon.accel import Conversation, TextModel
+from antiphon.accel import TextModel
 from antiphon.accel.text.messages import Message, PromptInput
 from antiphon.accel.text.parameters import Parameters
 from antiphon.accel.text.tool_choice import prepare_tools, with_instruction
@@ -166,14 +166,13 @@ class GenerationFields(BaseModel):
             start = "Call a tool, or answer" if tools else "Answer"
             messages = with_instruction(messages, f"{start} in JSON that follows this schema:\n{schema}")
         model = self.language_model_named(given.get("model") or self.model)
-        offer = prepare_tools(model.tokenizer, messages, tools, choice, given.get("json_schema"))
-        if offer.schema is not None:
-            given["json_schema"] = offer.schema
-        prompt = Conversation(offer.messages, offer.tools, offer.assistant_prefix, offer.tool_choice)
+        prompt, schemas, answer = prepare_tools(model.tokenizer, messages, tools, choice, given.get("json_schema"))
+        if answer is not None:
+            given["json_schema"] = answer
         return replace(
             self.text_call(prompt, passages, given),
-            tools=offer.schemas,
-            assistant_prefix=offer.assistant_prefix,
+            tools=schemas,
+            assistant_prefix=prompt.assistant_prefix,
             allows_parallel_calls=is_parallel,
         )
 

@@ -11,7 +11,7 @@ from antiphon.accel.text.messages import Message
 from antiphon.pipelines.answer import Answer, AnswerStream
 from antiphon.pipelines.rag import Rag
 from antiphon.pipelines.request_plan import TurnContext, passage_references
-from antiphon.retrieval import MetadataFilter, Passage
+from antiphon.retrieval import Passage
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,37 +54,21 @@ class Chat:
         self.search_query = ""
         self._prefix = None if rag.language_model.tokenizer is None else PrefixCache()
 
-    def ask(
-        self,
-        question: str,
-        *,
-        k: int | None = None,
-        where: MetadataFilter | None = None,
-        sessions: bool = True,
-        **generation: Any,
-    ) -> Answer:
+    def ask(self, question: str, **options: Any) -> Answer:
         """Return the complete answer to a question. See `stream` for errors.
 
         Args:
-            **generation: options of `LanguageModel.stream`.
+            **options: as in `Rag.ask`.
         """
-        return self.stream(question, k=k, where=where, sessions=sessions, **generation).to_end().answer
+        return self.stream(question, **options).to_end().answer
 
-    def stream(
-        self,
-        question: str,
-        *,
-        k: int | None = None,
-        where: MetadataFilter | None = None,
-        sessions: bool = True,
-        **generation: Any,
-    ) -> AnswerStream:
+    def stream(self, question: str, **options: Any) -> AnswerStream:
         """Return the answer as a stream.
 
         When the stream ends or is closed, the answer is added to ``turns`` unless it is empty.
 
         Args:
-            **generation: options of `LanguageModel.stream`.
+            **options: as in `Rag.ask`.
 
         Raises:
             ValueError: see `Rag.stream`.
@@ -92,16 +76,7 @@ class Chat:
         history = tuple(chain.from_iterable(turn.messages for turn in self.turns))
         earlier = chain.from_iterable((*passage_references(turn.passages), turn.text) for turn in reversed(self.turns))
         context = TurnContext(history, references=tuple(dict.fromkeys(earlier)))
-        stream = self.rag.stream(
-            question,
-            k=k,
-            where=where,
-            sessions=sessions,
-            context=context,
-            prefix=self._prefix,
-            on_end=self._record,
-            **generation,
-        )
+        stream = self.rag.stream(question, context=context, prefix=self._prefix, on_end=self._record, **options)
         self.dropped_turns, self.search_query = stream.plan.dropped_messages // 2, stream.question.complete
         return stream
 

@@ -80,7 +80,9 @@ class PromptBuilder:
         """Return the prompt with all these passages, or None if the prompt does not fit."""
         prompt = self.prompt(tuple(passages))
         tokenized = self._tokenize(prompt)
-        return FittedPrompt(tuple(passages), prompt, tokenized) if self._fits(tokenized.count) else None
+        window = self.language_model.context_window
+        fits = window is None or tokenized.count + min(self.max_new_tokens, window // 2) <= window
+        return FittedPrompt(tuple(passages), prompt, tokenized) if fits else None
 
     def build_with_history(self, found: tuple[Passage, ...]) -> tuple[PromptBuilder, FittedPrompt]:
         """Shorten the conversation until it fits together with all passages; return the new builder and its prompt.
@@ -112,18 +114,11 @@ class PromptBuilder:
             return self.prompt_format(self.question.complete, passages) if self.question.is_follow_up else own
         system = [message for message in own.content if message["role"] == "system"]
         turn = [message for message in own.content if message["role"] != "system"]
-        return replace(own, content=(*_merged(system, self.instructions), *self.history, *turn))
+        texts = [str(message["content"]) for message in chain(system, self.instructions)]
+        # One system message, because many chat templates accept only one.
+        merged = [{"role": "system", "content": "\n\n".join(texts)}] if texts else []
+        return replace(own, content=(*merged, *self.history, *turn))
 
     def _tokenize(self, prompt: Prompt) -> TokenizedPrompt | CountedPrompt:
         content = with_template_variables(prompt.content, self.thinking, self.template_variables)
         return self.language_model.tokenize(content)
-
-    def _fits(self, count: int) -> bool:
-        window = self.language_model.context_window
-        return window is None or count + min(self.max_new_tokens, window // 2) <= window
-
-
-def _merged(instructions: Sequence[Message], client_instructions: Sequence[Message]) -> list[Message]:
-    """Return all instructions as one system message, because many chat templates accept only one."""
-    texts = [str(message["content"]) for message in chain(instructions, client_instructions)]
-    return [{"role": "system", "content": "\n\n".join(texts)}] if texts else []

@@ -99,13 +99,10 @@ def _lines(number: int, passage: Passage) -> Iterator[Quote]:
         for line in _block_lines(passage.text[part.start : part.end], part.kind, markup, names):
             start, end, count = part.start + line.start, part.start + line.end, first + line.block + 1
             is_quotable = line.is_quotable and any(map(str.isalnum, line.sentence))
-            is_quotable &= part.kind is BlockKind.CODE or not _CONTENTS.search(_line_at(passage.text, start))
+            whole = passage.text[passage.text.rfind("\n", 0, start) + 1 :].partition("\n")[0]
+            is_quotable &= part.kind is BlockKind.CODE or not _CONTENTS.search(whole)
             if line.sentence.lstrip("# ") not in headings:
                 yield Quote(number, line.sentence, start, end, count - 1, line.is_listed, is_quotable, line.is_row)
-
-
-def _line_at(text: str, place: int) -> str:
-    return text[text.rfind("\n", 0, place) + 1 :].partition("\n")[0]
 
 
 def _block_lines(text: str, kind: BlockKind, markup: Markup, names: Sequence[str]) -> Iterable[Quote]:

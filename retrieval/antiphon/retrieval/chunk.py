@@ -32,9 +32,7 @@ _FEWEST_TOKENS = 8
 _CHARACTERS_PER_TOKEN = 16  # at most, because some tokenizers map a long word to one unknown token
 
 
-def chunk_document(
-    document: Document, count_tokens: TokenCounter, *, max_tokens: int = MAX_TOKENS, overlap: int = 0
-) -> list[Passage]:
+def chunk_document(document: Document, count_tokens: TokenCounter, *, max_tokens: int = MAX_TOKENS) -> list[Passage]:
     """Cut a document into passages of whole sentences, at most ``max_tokens`` tokens each.
 
     A heading starts a new passage. Fenced code and tables stay whole if they fit into a passage
@@ -47,20 +45,16 @@ def chunk_document(
     Args:
         count_tokens: Counts the tokens of a text, such as `Embedder.count_tokens`.
         max_tokens: Maximum number of tokens of a passage, at least 8.
-        overlap: Number of sentences that a passage repeats from the end of the previous passage.
-            Passages of different sections do not overlap.
 
     Raises:
-        ValueError: ``max_tokens`` is below 8, or ``overlap`` is negative.
+        ValueError: ``max_tokens`` is below 8.
     """
     if max_tokens < _FEWEST_TOKENS:
         raise ValueError(f"max_tokens is {max_tokens}; a passage needs room for at least {_FEWEST_TOKENS} tokens.")
-    if overlap < 0:
-        raise ValueError(f"overlap is {overlap}; it counts sentences, from 0.")
     markup = markup_of(document.source)
     tables = () if document.cut_at_lines else blocks(document.text, markup=markup, code=document.code)
     columns = ColumnNames(document.text, count_tokens, max_tokens, tables)
-    packer = _Packer(document.text, count_tokens, max_tokens, overlap, columns)
+    packer = _Packer(document.text, count_tokens, max_tokens, columns)
     passages = []
     own_title = str(document.metadata.get("title") or "")
     origin = document.file.as_metadata() if document.file else {}
@@ -123,19 +117,10 @@ class _Packer:
     text: str
     count_tokens: TokenCounter
     max_tokens: int
-    overlap: int
     columns: ColumnNames
 
     def pack(self, wholes: Iterable[Span]) -> Iterator[Span]:
-        units = [unit for whole in wholes for unit in self._fit(whole)]
-        sizes = [self._size(unit) for unit in units]
-        first = 0
-        while first < len(units):
-            last = self._fill(units, sizes, first)
-            yield units[first][0], units[last - 1][1]
-            if last == len(units):
-                return
-            first = self._step_back(units, sizes, first, last)
+        return self._join([unit for whole in wholes for unit in self._fit(whole)])
 
     def with_lists(self, units: Iterable[Span]) -> Iterator[Span]:
         """Join the units of each list: the line that introduces the list, and its items.
@@ -184,16 +169,6 @@ class _Packer:
         if first + 1 < last < len(units) and self.text[units[last - 1][0] : units[last - 1][1]].endswith(":"):
             last -= 1
         return last
-
-    def _step_back(self, units: Sequence[Span], sizes: Sequence[int], first: int, last: int) -> int:
-        """Return the first unit of the next passage. The next passage repeats up to ``overlap`` units.
-
-        Fewer units are repeated if no new unit would fit after them.
-        """
-        start = max(first + 1, last - self.overlap)
-        while start < last and self._fill(units, sizes, start) <= last:
-            start += 1
-        return start
 
     def _fit(self, unit: Span) -> Iterator[Span]:
         """Yield the unit if it fits into a passage; otherwise yield its largest pieces that fit.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from antiphon.retrieval.document import Document
 from antiphon.retrieval.errors import WouldDropDocuments
+from antiphon.retrieval.formats.document_builder import listed
 from antiphon.retrieval.source_file import SourceFile, normalized_name
 
 UPLOADED = "uploaded/"
@@ -16,8 +17,6 @@ UPLOADED = "uploaded/"
 
 Confirm = Callable[[Sequence[str]], bool]
 """Called with the sources of the documents that a change would drop. Returns whether to go on."""
-
-_SHOWN = 3
 
 
 StoredDocuments = Mapping[str, tuple[int, SourceFile | None]]
@@ -71,19 +70,17 @@ def plan_change(
         elif not is_replaced:
             dropped.append(source)
     if dropped and confirm is not None and not confirm(dropped):
-        raise WouldDropDocuments(_refusal(location, dropped, len(before)))
+        raise WouldDropDocuments(
+            f"This would drop {len(dropped)} of the {len(before)} documents in {location}: {listed(dropped, 3)}. To "
+            "keep them, add to the index (--add); to drop them, confirm (--yes). Nothing was changed."
+        )
     taken, new = {*kept}, list[Document]()
     for document in documents:
-        new.append(_distinct(document, taken))
-        taken.add(new[-1].source)
+        if document.file is not None and document.source in taken:  # another document has the same source
+            document = replace(document, source=_absolute(document.source, document.file))
+        new.append(document)
+        taken.add(document.source)
     return DocumentChange(tuple(new), frozenset(kept), tuple(dropped))
-
-
-def _distinct(document: Document, taken: Collection[str]) -> Document:
-    """Return the document. If another document has the same source, the file's absolute path becomes the source."""
-    if document.file is None or document.source not in taken:
-        return document
-    return replace(document, source=_absolute(document.source, document.file))
 
 
 def is_below(source: str, places: Sequence[str], file: SourceFile | None = None) -> bool:
@@ -115,16 +112,3 @@ def real_path(path: str | Path) -> str:
         return normalized_name(os.path.realpath(path))
     except ValueError:
         return str(path)
-
-
-def listed(sources: Sequence[str]) -> str:
-    """Return a short list of sources for a message."""
-    more = f" and {len(sources) - _SHOWN} more" if len(sources) > _SHOWN else ""
-    return ", ".join(sources[:_SHOWN]) + more
-
-
-def _refusal(location: str, dropped: Sequence[str], count: int) -> str:
-    return (
-        f"This would drop {len(dropped)} of the {count} documents in {location}: {listed(dropped)}. To keep them, "
-        "add to the index (--add); to drop them, confirm (--yes). Nothing was changed."
-    )

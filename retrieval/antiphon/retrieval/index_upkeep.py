@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from antiphon.retrieval.document_changes import UPLOADED, is_below, listed, real_path
+from antiphon.retrieval.document_changes import UPLOADED, is_below, real_path
 from antiphon.retrieval.embedders.by_name import load_embedder
 from antiphon.retrieval.embedders.protocol import Embedder
 from antiphon.retrieval.errors import DatabaseUnavailable
 from antiphon.retrieval.folder_indexing import update_index
+from antiphon.retrieval.formats.document_builder import listed
 from antiphon.retrieval.indexing import IndexReport, build_index
 from antiphon.retrieval.postgres.address import is_postgres
 from antiphon.retrieval.postgres.index import PostgresIndex
@@ -52,7 +53,9 @@ def remove_documents(
     for given in (normalized_name(str(source)) for source in sources):
         found = [given] if given in known else [name for name in known if _is_within(name, known[name][1], given)]
         if not found:
-            raise ValueError(f"The index in {store.location} has no document {given!r}; it has {listed(list(known))}.")
+            raise ValueError(
+                f"The index in {store.location} has no document {given!r}; it has {listed(list(known), 3)}."
+            )
         removed |= dict.fromkeys(found)
     if isinstance(store, PostgresIndex):
         store.remove([passage.id for passage in store.passages_of([*removed])])

@@ -70,7 +70,6 @@ def build_index(
     embedder: str | Embedder = "auto",
     device: str | None = None,
     max_tokens: int | None = None,
-    overlap: int = 0,
     setting: str = "auto",
     ray: str | None = None,
     follow_links: bool = False,
@@ -90,7 +89,6 @@ def build_index(
             that made it; any other embedder is refused.
         device: Where to load the embedder. None: a GPU if there is one.
         max_tokens: Maximum tokens of a passage. None: 128, or the embedder's limit if that is less.
-        overlap: Number of sentences that a passage repeats from the passage before it.
         setting: How vectors are searched: auto, flat or compact; see `choose_setting`.
             A table is searched by PostgreSQL, and has no setting.
         ray: Embed on a Ray cluster with this address; see `RayEmbedder`. The embedder must be given by its name.
@@ -127,7 +125,7 @@ def build_index(
             raise ValueError(nothing_readable(paths, loaded.skipped))
         return loaded, plan_change(target.location, before, loaded.documents, paths, add=add, confirm=confirm)
 
-    return _index(target, model, max_tokens, overlap, read, report, start)
+    return _index(target, model, max_tokens, read, report, start)
 
 
 def refresh_index(
@@ -135,8 +133,6 @@ def refresh_index(
     *,
     embedder: Embedder | None = None,
     device: str | None = None,
-    max_tokens: int | None = None,
-    overlap: int = 0,
     progress: Progress | None = None,
 ) -> IndexReport:
     """Update an index: index new and changed files, and remove the documents of missing files.
@@ -150,8 +146,6 @@ def refresh_index(
         location: The index folder, or the address of a table of PostgreSQL.
         embedder: The embedder that made the index. None: load it by its name.
         device: Where to load the embedder. None: a GPU if there is one.
-        max_tokens: As in `build_index`.
-        overlap: As in `build_index`.
         progress: As in `build_index`.
 
     Raises:
@@ -180,14 +174,13 @@ def refresh_index(
         loaded = load_found(replace(found, files=new), report)
         return loaded, plan_change(target.location, before, loaded.documents, changed, add=True)
 
-    return _index(target, model, max_tokens, overlap, read, report, start)
+    return _index(target, model, None, read, report, start)
 
 
 def _index(
     target: FolderTarget | PostgresTarget,
     model: Embedder,
     max_tokens: int | None,
-    overlap: int,
     read: Callable[[StoredDocuments], tuple[LoadedDocuments, DocumentChange]],
     report: Progress,
     start: float,
@@ -196,7 +189,7 @@ def _index(
     limit = _limit(max_tokens, model)
     with target.opened(model) as before:
         loaded, change = read(before)
-        passages = _chunk(change.documents, model, limit, overlap, report)
+        passages = _chunk(change.documents, model, limit, report)
         reused = 0
         if passages or change.kept != before.keys():
             reused = target.write(passages, change.kept, model, report)
@@ -256,12 +249,10 @@ def _limit(max_tokens: int | None, embedder: Embedder) -> int:
     return max_tokens if max_tokens is not None else min(MAX_TOKENS, embedder.max_tokens)
 
 
-def _chunk(
-    documents: Sequence[Document], embedder: Embedder, max_tokens: int, overlap: int, report: Progress
-) -> list[Passage]:
+def _chunk(documents: Sequence[Document], embedder: Embedder, max_tokens: int, report: Progress) -> list[Passage]:
     pieces: list[list[Passage]] = []
     for done, document in enumerate(documents):
         report("chunk", done, len(documents))
-        pieces.append(chunk_document(document, embedder.count_tokens, max_tokens=max_tokens, overlap=overlap))
+        pieces.append(chunk_document(document, embedder.count_tokens, max_tokens=max_tokens))
     report("chunk", len(documents), len(documents))
     return list(chain.from_iterable(pieces))

@@ -147,7 +147,7 @@ class _SchemaProcessor(LogitsProcessor):
         if begun and begun == self._mark:
             return scores
         if begun and begun == self._mark[: len(begun)]:
-            return _only(scores, self._mark[len(begun)])
+            return only(scores, [self._mark[len(begun)]])
         new = input_ids[0, self._read :].tolist()
         self._read += len(new)
         self._state.advance([token for token in new if token not in self._end_tokens])
@@ -175,9 +175,10 @@ class _SchemaProcessor(LogitsProcessor):
         return kept
 
 
-def _only(scores: Tensor, token: int) -> Tensor:
+def only(scores: Tensor, tokens: Sequence[int]) -> Tensor:
+    """Return the scores with -inf for all tokens except the given tokens."""
     kept = torch.full_like(scores, -torch.inf)
-    kept[:, token] = scores[:, token]
+    kept[:, list(tokens)] = scores[:, list(tokens)].clamp(min=torch.finfo(scores.dtype).min)
     return kept
 
 

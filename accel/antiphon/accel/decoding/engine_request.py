@@ -122,41 +122,33 @@ class EngineRequest(Request):
 
 
 class Batch:
-    """Decodes up to ``size`` requests at the same time; when one ends, the next waiting request starts.
+    """Decodes up to ``size`` of the requests at the same time; when one ends, the next waiting request starts.
 
     Requests share only forward passes, not drafts, verification or stopping rules, so each request
     emits the same text as alone. The duration of a shared forward pass counts in the step of every
     request.
 
-    Raises:
-        ValueError: ``size`` is below 1.
+    Args:
+        release: Called with each request that has finished, even if its last steps have not been read yet.
     """
 
-    def __init__(self, scheduler: Scheduler, *, size: int = 8) -> None:
-        if size < 1:
-            raise ValueError(f"The batch size is {size}; it must be at least 1.")
-        self.size = size
-        self._scheduler = scheduler
-        self._waiting: deque[Request] = deque()
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        requests: Sequence[Request],
+        size: int,
+        release: Callable[[Request], object] = lambda request: None,
+    ) -> None:
+        self._scheduler, self._size, self._release = scheduler, size, release
+        self._waiting = deque(requests)
         self._active: list[Request] = []
-        self._steps: dict[Request, deque[Step | BaseException]] = {}
-        self._on_end: dict[Request, Callable[[], object]] = {}
+        self._steps: dict[Request, deque[Step | BaseException]] = {request: deque() for request in requests}
 
-    def add(self, request: Request, on_end: Callable[[], object] | None = None) -> Iterator[Step]:
-        """Add a request and return its steps.
+    def steps_of(self, request: Request) -> Iterator[Step]:
+        """Yield the steps of a request. Reading a step runs forward passes for all active requests.
 
-        Reading a step runs forward passes for all active requests; closing the iterator drops the request.
-
-        Args:
-            on_end: Called when the request has finished, even if its last steps have not been read yet.
+        Closing the iterator drops the request.
         """
-        self._waiting.append(request)
-        self._steps[request] = deque()
-        if on_end is not None:
-            self._on_end[request] = on_end
-        return self._steps_of(request)
-
-    def _steps_of(self, request: Request) -> Iterator[Step]:
         steps = self._steps[request]
         try:
             while True:
@@ -169,26 +161,21 @@ class Batch:
                 if step.finish:
                     return
         finally:
-            self._drop(request)
+            self._scheduler.leave(request)
+            for requests in (self._active, self._waiting):
+                if request in requests:
+                    requests.remove(request)
 
     def _advance(self) -> None:
         """Start waiting requests until ``size`` are active, and decode one step of every active one."""
-        while self._waiting and len(self._active) < self.size:
+        while self._waiting and len(self._active) < self._size:
             self._active.append(self._waiting.popleft())
         requests = list(self._active)
         for request, step in zip(requests, self._scheduler.advance(requests), strict=True):
             self._steps[request].append(step)
             if isinstance(step, BaseException) or step.finish:
                 self._active.remove(request)
-                if (on_end := self._on_end.pop(request, None)) is not None:
-                    on_end()
-
-    def _drop(self, request: Request) -> None:
-        """Remove a request that has finished or whose iterator was closed."""
-        self._scheduler.leave(request)
-        for requests in (self._active, self._waiting):
-            if request in requests:
-                requests.remove(request)
+                self._release(request)
 
 
 def decode_together(requests: Sequence[EngineRequest], size: int | None = None) -> list[Iterator[Step]]:
@@ -201,7 +188,5 @@ def decode_together(requests: Sequence[EngineRequest], size: int | None = None) 
     engine = engines.pop() if len(engines) == 1 and len(requests) > 1 else None
     if engine is None or not engine.lock.run(lambda: all(request.sequence.can_batch for request in requests)):
         return [request.steps() for request in requests]
-    batch = Batch(scheduler_of(engine), size=size or len(requests))
-    return [
-        request.release_after(batch.add(request, partial(engine.release, request.sequence))) for request in requests
-    ]
+    batch = Batch(scheduler_of(engine), requests, size or len(requests), lambda one: engine.release(one.sequence))
+    return [request.release_after(batch.steps_of(request)) for request in requests]

@@ -44,24 +44,21 @@ def reference_tokens(
         raise TypeError(f"references is the text {references[:40]!r}; pass a list of texts.")
     encoded: list[list[int]] = []
     for index, reference in enumerate(references):
-        if not isinstance(reference, str):
-            encoded.append(_ids(index, reference))
-        elif tokenizer is None:
-            raise ValueError(f"Reference {index} is a text; pass tokenizer= too, or its token ids.")
-        else:
+        if isinstance(reference, str):
+            if tokenizer is None:
+                raise ValueError(f"Reference {index} is a text; pass tokenizer= too, or its token ids.")
             encoded.append(tokenizer.encode(reference, add_special_tokens=False))
+        elif isinstance(reference, Sequence) and all(isinstance(token, int) for token in reference):
+            encoded.append([*map(int, reference)])
+        else:
+            kind = type(reference).__name__
+            raise TypeError(f"Reference {index} is a {kind}; a reference is a text or a list of token ids.")
         if max(encoded[-1], default=0) >= vocab_size:
             raise ValueError(
                 f"Reference {index} has token id {max(encoded[-1])} and the model's vocabulary ends at {vocab_size}; "
                 "encode it with the model's own tokenizer."
             )
     return encoded
-
-
-def _ids(index: int, reference: object) -> list[int]:
-    if isinstance(reference, Sequence) and all(isinstance(token, int) for token in reference):
-        return list(reference)
-    raise TypeError(f"Reference {index} is a {type(reference).__name__}; a reference is a text or a list of token ids.")
 
 
 def check_supported(

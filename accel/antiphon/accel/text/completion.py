@@ -230,8 +230,8 @@ class Stream(TextStream):
         """
         if self._finish is None:
             raise RuntimeError("The stream has not ended; iterate over it to its end, or close it, for its completion.")
-        tokens = tuple(token for step in self._steps for token in step.tokens)
-        text = "".join(self._pieces)
+        tokens, text = tuple(self.tokens_from(0)), "".join(self._pieces)
+        ends = [*(min(end, len(text)) for end in self._ends[:-1]), len(text)]  # the last token gets the rest
         return Completion(
             text=text,
             finish_reason=self._finish,
@@ -240,7 +240,7 @@ class Stream(TextStream):
             tokens=tokens,
             temperature=self._temperature,
             repetition_penalty=self._repetition_penalty,
-            origins=_origins(self._steps, self._ends, len(self._response_prefix), len(text)),
+            origins=tuple(self._origins(0, ends)),
             logprobs=tuple(self._logprobs[: len(tokens)]),
             response_prefix=self._response_prefix,
             reasoning="".join(self._reasoning),
@@ -258,10 +258,13 @@ class Stream(TextStream):
 
     def origins_from(self, first: int) -> list[Origin]:
         """Return the origins of the tokens so far, from index ``first`` on, even if their text is not streamed yet."""
-        ends = self._ends[first:]
-        starts = (self._ends[first - 1] if first else len(self._response_prefix), *ends)
+        return self._origins(first, self._ends)
+
+    def _origins(self, first: int, ends: Sequence[int]) -> list[Origin]:
+        """Return the origins of tokens, given the end of each token's characters."""
+        starts = (ends[first - 1] if first else len(self._response_prefix), *ends[first:])
         sources = (source for _, source in self._emitted[first:])
-        return [Origin(start, end, *source) for start, end, source in zip(starts, ends, sources, strict=False)]
+        return [Origin(start, end, *source) for start, end, source in zip(starts, ends[first:], sources, strict=False)]
 
     def logprobs_from(self, first: int) -> Sequence[TokenLogprob]:
         """Return the log-probabilities of the tokens so far, from index ``first`` on."""
@@ -310,11 +313,3 @@ class Stream(TextStream):
     def _end(self, finish: FinishReason) -> None:
         self._finish = self._finish or finish
         self._remaining = iter(())  # closes the dropped `EngineRequest.steps`: the request leaves the scheduler
-
-
-def _origins(steps: Sequence[Step], ends: Sequence[int], start: int, length: int) -> tuple[Origin, ...]:
-    """Return the origin of each token. The last token gets the rest of the text."""
-    final = [*(min(end, length) for end in ends[:-1]), length]
-    spans = zip((start, *final), final, strict=False)
-    sources = ((index, row < step.accepted) for index, step in enumerate(steps) for row in range(len(step.tokens)))
-    return tuple(Origin(*span, *source) for span, source in zip(spans, sources, strict=False))

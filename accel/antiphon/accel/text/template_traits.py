@@ -43,15 +43,13 @@ def render_template(
     if any(not isinstance(document, dict) for document in documents or ()):
         raise TypeError("Documents should be a list of dicts with 'title' and 'text' keys!")
     given = [{name: value for name, value in message.items() if value is not None} for message in messages]
-    chat = [_with_reasoning(message) for message in _plain(given)]
-    compiled = _compile(template)
-    return compiled.render(messages=chat, tools=_plain(tools), documents=_plain(documents), **_plain(variables))
-
-
-def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message whose reasoning, if any, is in all the fields that templates read."""
-    found = next((message[name] for name in _REASONING if message.get(name) is not None), None)
-    return message if found is None else {"thinking": found, **message, "reasoning_content": found}
+    chat = []
+    for message in _plain(given):
+        found = [message[name] for name in _REASONING if message.get(name) is not None]
+        chat.append({"thinking": found[0], **message, "reasoning_content": found[0]} if found else message)
+    return _compile(template).render(
+        messages=chat, tools=_plain(tools), documents=_plain(documents), **_plain(variables)
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -275,7 +273,8 @@ def _alternating(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for message in messages:
         if message["role"] == "assistant" and not message.get("content") and not message.get("tool_calls"):
             continue
-        if turns and _can_merge(turns[-1], message):
+        is_turn = message["role"] in ("user", "assistant") and not message.get("tool_calls")
+        if is_turn and turns and turns[-1]["role"] == message["role"] and not turns[-1].get("tool_calls"):
             turns[-1] = {**turns[-1], "content": _joined([str(turns[-1]["content"]), str(message["content"])])}
         else:
             turns.append(message)
@@ -283,11 +282,6 @@ def _alternating(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if first is not None and turns[first]["role"] == "assistant":
         turns.insert(first, {"role": "user", "content": OMITTED})
     return turns
-
-
-def _can_merge(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    is_turn = one["role"] == other["role"] and one["role"] in ("user", "assistant")
-    return is_turn and not one.get("tool_calls") and not other.get("tool_calls")
 
 
 def _joined(texts: Sequence[str]) -> str:

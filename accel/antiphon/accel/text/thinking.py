@@ -187,8 +187,8 @@ class ThinkingReader:
     def _read(self, piece: str) -> Split:
         """Split a text that may contain marks."""
         split, text, self._held = Split(), self._held + piece, ""
-        while self._has_marks and (found := _first_mark(text, self._mark_texts)):
-            place, mark = found
+        while self._has_marks and (found := [(at, each) for each in self._mark_texts if (at := text.find(each)) >= 0]):
+            place, mark = min(found)
             split = split.then(self._read_text(text[:place])).then(self._read_mark(mark))
             text = text[place + len(mark) :]
         if self._has_marks:
@@ -262,9 +262,3 @@ class ThinkingReader:
         self.state = state
         self.has_thought = self.has_thought or state == "thinking"
         self._header = self._space = ""
-
-
-def _first_mark(text: str, marks: Sequence[str]) -> tuple[int, str] | None:
-    """Return position and text of the first mark in a text; None if there is none."""
-    found = [(place, mark) for mark in marks if (place := text.find(mark)) >= 0]
-    return min(found, default=None)

@@ -115,7 +115,8 @@ def parse_tool_calls(text: str, tools: Collection[str] | Mapping[str, Any]) -> P
             found, end = _bare_calls(text, bare.end(), tools)
             content += _between(text[place : bare.start() if found else end], calls)
             calls += [_typed_call(call, tools) for call in found]
-            place = _after_fence(text, end) if found and bare[0] else end
+            closing = re.compile(r"\s*```").match(text, end) if found and bare[0] else None
+            place = closing.end() if closing else end
             continue
         if marked is None:
             break
@@ -185,11 +186,6 @@ def _python_calls(text: str, tools: Collection[str]) -> list[RawCall]:
 def _between(text: str, calls: list[ToolCall]) -> str:
     """Return a text before or after calls; return an empty text if it is only white space after a call."""
     return text if text.strip() or not calls else ""
-
-
-def _after_fence(text: str, place: int) -> int:
-    closing = re.compile(r"\s*```").match(text, place)
-    return closing.end() if closing else place
 
 
 def _end_of_block(text: str, start: int) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from antiphon.accel.constraints.json_schema import JsonSchema
 from antiphon.accel.text.chat_template import apply_chat_template, tool_call_prefix
-from antiphon.accel.text.messages import Message
+from antiphon.accel.text.messages import Conversation, Message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -24,26 +24,9 @@ Tool = Mapping[str, Any]
 """A tool as JSON: its "function" with "name", "description" and "parameters", as chat templates expect it."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedTools:
-    """Prompt and constraints of a request with tools.
-
-    Attributes:
-        messages: The messages; if the chat template does not support tools, the last message
-            describes the tools.
-        tools: Tools for the chat template.
-        assistant_prefix: Beginning of the model's answer if it must call a tool.
-        schemas: Schemas of the arguments of all tools that the model may call, by name.
-        schema: Schema of the answer; if the model must call a tool, the schema of a call. None: not restricted.
-        tool_choice: The choice in OpenAI's format, for models on a server.
-    """
-
-    messages: Sequence[Message]
-    tools: Sequence[Tool] = ()
-    assistant_prefix: str = ""
-    schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    schema: JsonSchema | None = None
-    tool_choice: Any = None
+PreparedTools = tuple[Conversation, Mapping[str, Mapping[str, Any]], JsonSchema | None]
+"""A request with tools: the conversation, the schemas of the arguments of all tools that the model may call, by name,
+and the schema of the answer. If the model must call a tool, that is the schema of a call; None: not restricted."""
 
 
 def prepare_tools(
@@ -55,8 +38,8 @@ def prepare_tools(
 ) -> PreparedTools:
     """Apply a tool choice and the schema of the answer to a request.
 
-    If a call is required and the chat template does not support tools, a message describes the
-    tools.
+    If a call is required and the chat template does not support tools, the last message describes the
+    tools. If it supports them, the answer begins with the call.
 
     Args:
         tokenizer: Tokenizer of a local model; None for a model on a server.
@@ -70,10 +53,10 @@ def prepare_tools(
     answer = JsonSchema(schema) if isinstance(schema, Mapping) else schema
     choice = choice["function"]["name"] if isinstance(choice, Mapping) else choice
     if choice == NONE or not tools:
-        return PreparedTools(messages, schema=answer)
+        return Conversation(messages), {}, answer
     if choice in OPTIONAL:
         answer = answer and _answer_or_call(tokenizer, tools, answer)
-        return PreparedTools(messages, tools, "", argument_schemas(tools), answer)
+        return Conversation(messages, tools), argument_schemas(tools), answer
     if answer is not None:
         raise ValueError("A tool must be called, so the answer cannot have another format; leave out one of the two.")
     chosen = [tool for tool in tools if choice in REQUIRED or _name(tool) == choice]
@@ -81,18 +64,17 @@ def prepare_tools(
         raise ValueError(f"tool_choice is {choice!r}, which is no tool's name; nor is it auto, none or any.")
     if tokenizer is None:
         required = "required" if choice in REQUIRED else {"type": "function", "function": {"name": choice}}
-        return PreparedTools(messages, tools, "", argument_schemas(tools), tool_choice=required)
+        return Conversation(messages, tools, tool_choice=required), argument_schemas(tools), None
     if not supports_tools(tokenizer):
         described = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in chosen)
         text = f'Answer with a call of one of these tools, as JSON with its "name" and its "arguments":\n{described}'
-        return PreparedTools(
-            with_instruction(messages, text), (), "", argument_schemas(chosen), tool_call_schema(chosen, "")
-        )
+        described_to = Conversation(with_instruction(messages, text))
+        return described_to, argument_schemas(chosen), tool_call_schema(chosen, "")
     prefix = tool_call_prefix(
         tokenizer, chosen, _name(chosen[0]) if choice not in REQUIRED or len(chosen) == 1 else None
     )
     prefix = prefix if "{" in prefix else ""  # calls in another syntax than JSON are not forced by a prefix
-    return PreparedTools(messages, chosen, prefix, argument_schemas(chosen), tool_call_schema(chosen, prefix))
+    return Conversation(messages, chosen, prefix), argument_schemas(chosen), tool_call_schema(chosen, prefix)
 
 
 def supports_tools(tokenizer: PreTrainedTokenizerBase | None) -> bool:

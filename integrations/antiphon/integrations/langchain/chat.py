@@ -188,7 +188,9 @@ def with_json_output(
             error.
         describe_schema: append the schema to the last message.
     """
-    parser = _parser(schema)
+    parser: Runnable[Any, Any] = JsonOutputParser()
+    if isinstance(schema, type) and is_basemodel_subclass(schema):
+        parser = PydanticOutputParser(pydantic_object=schema)
     form = {"kwargs": {"method": "json_schema" if describe_schema else "json_mode"}, "schema": schema}
     asked: Runnable[LanguageModelInput, Any] = model.bind(
         json_schema=json_schema_of(schema), describe_schema=describe_schema, ls_structured_output_format=form
@@ -229,9 +231,3 @@ def openai_tool(tool: Any) -> dict[str, Any]:
     if isinstance(tool, type) and is_basemodel_subclass(tool):
         converted["function"]["parameters"] = json_schema_of(tool)
     return converted
-
-
-def _parser(schema: dict[str, Any] | type) -> Runnable[Any, Any]:
-    if isinstance(schema, type) and is_basemodel_subclass(schema):
-        return PydanticOutputParser(pydantic_object=schema)
-    return JsonOutputParser()

@@ -39,8 +39,5 @@ class AntiphonReranker(SharedPart, BaseDocumentCompressor):
         passages = passages_of(documents, "documents")
         places = [replace(passage, id=str(place)) for place, passage in enumerate(passages)]
         ranked = self.reranker.rerank(query, places)[: self.top_n]
-        return [_scored(documents[int(passage.id)], passage.score) for passage in ranked]
-
-
-def _scored(document: Document, score: float | None) -> Document:
-    return document.model_copy(update={"metadata": {**document.metadata, SCORE: score}})
+        scored = [(documents[int(passage.id)], passage.score) for passage in ranked]
+        return [each.model_copy(update={"metadata": {**each.metadata, SCORE: score}}) for each, score in scored]

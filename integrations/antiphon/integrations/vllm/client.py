@@ -25,17 +25,13 @@ def references_for(documents: Iterable[object], *, prediction: str | None = None
     Raises:
         TypeError: ``documents`` is a single text, or contains an item that is not a document.
     """
-    texts = list(dict.fromkeys(_text(index, each) for index, each in enumerate(_checked(documents))))
+    if isinstance(documents, str) or not isinstance(documents, Iterable):
+        raise TypeError(f"documents is of type {type(documents).__name__}; give a list of texts or documents.")
+    texts = list(dict.fromkeys(_text(index, each) for index, each in enumerate(documents)))
     given: dict[str, Any] = {REFERENCES: texts} if texts else {}
     if prediction:
         given[PREDICTION] = prediction
     return {"vllm_xargs": given} if given else {}
-
-
-def _checked(documents: Iterable[object]) -> Iterable[object]:
-    if isinstance(documents, str) or not isinstance(documents, Iterable):
-        raise TypeError(f"documents is of type {type(documents).__name__}; give a list of texts or documents.")
-    return documents
 
 
 def _text(index: int, document: object) -> str:

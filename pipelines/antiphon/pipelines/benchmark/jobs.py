@@ -32,7 +32,11 @@ def sample_case(language_model: LanguageModel, sample: RecordedSample, passages:
     """
     if passages is None:
         return PromptCase(sample.prompt, sample.references)
-    return question_case(language_model, sample.query, _reference_passages(sample)[:passages])
+    from antiphon.retrieval import Passage
+
+    texts = enumerate(sample.references[:passages], 1)
+    found = [Passage.at(f"{sample.id}, reference {number}", 0, text) for number, text in texts]
+    return question_case(language_model, sample.query, found)
 
 
 def question_case(language_model: LanguageModel, question: str, passages: Sequence[Passage]) -> PromptCase:
@@ -70,20 +74,10 @@ def make_jobs(
         raise ValueError(f"max_new_tokens is {limit}; at least 1 is needed.")
     if passages is not None and passages < 0:
         raise ValueError(f"passages is {passages}; give 0 to ask without references, or more.")
-    jobs = [_job(language_model, sample, passages) for sample in samples]
+    cases = [sample_case(language_model, sample, passages) for sample in samples]
+    jobs = [Job(tuple(encode_prompt(case.prompt, language_model.tokenizer)), case.references) for case in cases]
     _check_window(language_model, jobs, limit)
     return jobs
-
-
-def _reference_passages(sample: RecordedSample) -> list[Passage]:
-    from antiphon.retrieval import Passage
-
-    return [Passage.at(f"{sample.id}, reference {number}", 0, text) for number, text in enumerate(sample.references, 1)]
-
-
-def _job(language_model: LanguageModel, sample: RecordedSample, passages: int | None) -> Job:
-    case = sample_case(language_model, sample, passages)
-    return Job(tuple(encode_prompt(case.prompt, language_model.tokenizer)), case.references)
 
 
 def _check_window(language_model: LanguageModel, jobs: Sequence[Job], limit: int) -> None:

@@ -98,7 +98,7 @@ def show_diagnosis(
 
 def diagnosis_facts(diagnosis: ModelReport) -> dict[str, str]:
     """Return the properties of a model as text, by name."""
-    positions, groups = diagnosis.max_positions, diagnosis.queries_per_key_head
+    positions = diagnosis.max_positions
     return {
         "level": f"{diagnosis.level} ({LEVELS[diagnosis.level]})",
         "because": diagnosis.reason,
@@ -108,7 +108,6 @@ def diagnosis_facts(diagnosis: ModelReport) -> dict[str, str]:
         "layers": "\n".join(str(kind) for kind in diagnosis.layers),
         "context": f"{positions:,} tokens" if positions else "its configuration sets no end",
         "rotary": _rope(diagnosis.rope),
-        "heads": f"{groups} query heads to each key head" if groups else "keeps no keys",
         "packing": f"no: {packing}"
         if (packing := diagnosis.packing_reason)
         else "yes: their keys are read once, not copied",

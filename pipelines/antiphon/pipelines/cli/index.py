@@ -110,7 +110,9 @@ def index(
     # this folder.
     location = out or ((nearest_index() if add or remove else None) or DEFAULT_INDEX)
     if not paths:
-        _update(out, device, has_options=remove or watch or ray is not None)
+        if remove or watch or ray is not None:
+            raise ValueError("--remove, --watch and --ray need paths: antiphon index PATH... with the same options.")
+        show_index(update_documents(find_index(out), device=device))
         return
     if remove:
         _remove(paths, location, device)
@@ -121,12 +123,6 @@ def index(
     if watch:
         console.err.print("Waiting for changes; stop with Ctrl-C.", markup=False)
         _watch(paths, location, options)
-
-
-def _update(out: str | None, device: str | None, *, has_options: bool) -> None:
-    if has_options:
-        raise ValueError("--remove, --watch and --ray need paths: antiphon index PATH... with the same options.")
-    show_index(update_documents(find_index(out), device=device))
 
 
 def _remove(paths: Sequence[Path], location: str | Path, device: str | None) -> None:

@@ -24,14 +24,11 @@ if TYPE_CHECKING:
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
-def load_language_model(
-    name: str, *, device: str | None = None, dtype: Any = "auto", engine: Any = "torch", **settings: Any
-) -> LanguageModel:
+def load_language_model(name: str, *, engine: Any = "torch", **settings: Any) -> LanguageModel:
     """Load a local language model by name, and convert it first if needed, for example from a GGUF file.
 
     Args:
         name: Bundled model, folder, GGUF file or hub name.
-        dtype: A torch dtype, or "auto".
         **settings: Further arguments of `LanguageModel.from_pretrained`.
 
     Raises:
@@ -48,13 +45,9 @@ def load_language_model(
         )
     from antiphon.accel import LanguageModel
 
-    with console.progress_bars() as report:
-        resolve_model(name, progress=report)
-    if engine == "torch":
-        with console.status(f"Loading {name}"):
-            return LanguageModel.from_pretrained(name, device=device, dtype=dtype, engine=engine, **settings)
     with console.progress_bars(waiting=f"Loading {name}") as report:
-        return LanguageModel.from_pretrained(name, device=device, dtype=dtype, engine=engine, report=report, **settings)
+        resolve_model(name, progress=report)
+        return LanguageModel.from_pretrained(name, engine=engine, report=report, **settings)
 
 
 def prepare_model(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Request, Response
+from fastapi.responses import FileResponse
 from starlette.middleware.cors import CORSMiddleware
 from starlette.staticfiles import StaticFiles
 
@@ -15,7 +17,6 @@ from antiphon.pipelines.server import (
     chat_completions,
     completions,
     documents,
-    page,
     passage_views,
     responses,
     retrieval,
@@ -26,6 +27,12 @@ from antiphon.pipelines.server.request_limits import RequestLimits
 from antiphon.pipelines.server.service import Service, access_of, service_of
 
 DRAINING = "The server is shutting down: it finishes the requests in progress; send new ones to another server."
+
+PAGE = Path(__file__).with_name("web")
+"""The folder of the web page and its static files, which ship with the package.
+
+They contain no documents and no answers, so they are served without a key.
+"""
 
 
 def create_app(service: Service) -> FastAPI:
@@ -60,14 +67,24 @@ def create_app(service: Service) -> FastAPI:
             expose_headers=["Mcp-Session-Id"],
         )
     app.add_middleware(RequestLimits, settings=settings, metrics=service.metrics, keys=service.keys)
-    for module in (chat_completions, completions, responses, retrieval, passage_views, documents, page):
+    for module in (chat_completions, completions, responses, retrieval, passage_views, documents):
         app.include_router(module.router)
     _add_operations(app)
-    app.mount("/static", StaticFiles(directory=page.FILES))
+    app.mount("/static", StaticFiles(directory=PAGE))
     return app
 
 
 def _add_operations(app: FastAPI) -> None:
+    @app.get("/", include_in_schema=False)
+    def page() -> FileResponse:
+        """Serve the page."""
+        return FileResponse(PAGE / "index.html")
+
+    @app.get("/docs", include_in_schema=False)
+    def api_reference() -> FileResponse:
+        """Serve the list of endpoints, which the page reads from /openapi.json."""
+        return FileResponse(PAGE / "docs.html")
+
     @app.get("/v1/models", tags=["OpenAI"], responses=ERRORS)
     def list_models(request: Request, access: Annotated[Access, Depends(access_of)]) -> dict[str, Any]:
         """List the models that the API key may use."""

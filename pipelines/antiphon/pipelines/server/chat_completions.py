@@ -65,7 +65,11 @@ async def chat_completions(
     jobs = service.submit(starts, served, access.key, body.user)
     if body.stream:
         return await stream(request, _stream_lines(chat, merge_events(jobs)), jobs)
-    return JSONResponse(_chat_object(chat, await collect(request, jobs)))
+    texts = await collect(request, jobs)
+    choices = [_choice_object(chat, index, text) for index, text in enumerate(texts)]
+    return JSONResponse(
+        chat.to_object(choices, kind="chat.completion", **chat.totals([text.finished for text in texts]))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +137,6 @@ def num_choices(service: Service, body: SamplingRequest) -> int:
     return n
 
 
-def choice_parameters(service: Service, body: SamplingRequest, served: ServedModel, index: int) -> dict[str, Any]:
-    """Return the parameters of `LanguageModel.stream` for one choice; its seed is the request's seed plus ``index``."""
-    parameters = sampling_parameters(body)
-    if body.seed is not None:
-        parameters["seed"] = (body.seed + index) % 2**63
-    return {**parameters, "max_new_tokens": service.max_new_tokens(body, served)}
-
-
 def start_choice(service: Service, chat: ChatResponse, index: int) -> Callable[..., Started]:
     """Return the function that starts the generation of one choice of a chat.
 
@@ -148,7 +144,10 @@ def start_choice(service: Service, chat: ChatResponse, index: int) -> Callable[.
         ApiError: two fields contradict each other, or a field is out of range.
     """
     body = chat.body
-    parameters = choice_parameters(service, body, chat.served, index) | {"json_schema": chat.json_schema}
+    parameters = sampling_parameters(body, index) | {
+        "max_new_tokens": service.max_new_tokens(body, chat.served),
+        "json_schema": chat.json_schema,
+    }
     if body.max_thinking_tokens is not None:
         parameters["max_thinking_tokens"] = min(body.max_thinking_tokens, service.settings.max_output_tokens)
     if body.logprobs:
@@ -165,12 +164,6 @@ def start_choice(service: Service, chat: ChatResponse, index: int) -> Callable[.
         where=body.where,
         with_quote=bool(index == 0 and body.stream and body.stream_options and body.stream_options.include_segments),
     )
-
-
-def _chat_object(chat: ChatResponse, texts: Sequence[CollectedText]) -> dict[str, Any]:
-    """Return the response of a request without ``stream``."""
-    choices = [_choice_object(chat, index, text) for index, text in enumerate(texts)]
-    return chat.to_object(choices, kind="chat.completion", **chat.totals([text.finished for text in texts]))
 
 
 def _choice_object(chat: ChatResponse, index: int, text: CollectedText) -> dict[str, Any]:

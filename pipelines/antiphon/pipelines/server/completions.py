@@ -14,9 +14,14 @@ from fastapi.responses import JSONResponse
 
 from antiphon.accel.text.messages import PromptInput
 from antiphon.pipelines.server.access_control import Access
-from antiphon.pipelines.server.chat_completions import FINISH_REASONS, choice_parameters, num_choices
+from antiphon.pipelines.server.chat_completions import FINISH_REASONS, num_choices
 from antiphon.pipelines.server.errors import ERRORS, unsupported_parameter
-from antiphon.pipelines.server.request_conversion import completion_prompts, predicted_texts, reference_passages
+from antiphon.pipelines.server.request_conversion import (
+    completion_prompts,
+    predicted_texts,
+    reference_passages,
+    sampling_parameters,
+)
 from antiphon.pipelines.server.request_queue import CollectedText, Delta, Event, Finished, Started
 from antiphon.pipelines.server.request_schemas import CompletionRequest
 from antiphon.pipelines.server.response_fields import (
@@ -86,13 +91,14 @@ def _starts(service: Service, completion: CompletionResponse) -> list[Callable[.
         )
     schema = body.response_format.required_schema if body.response_format else None
     references, predicted = reference_passages(body.references), predicted_texts(body)
-    formatting = {"logprobs": body.logprobs, "json_schema": schema}
+    length = service.max_new_tokens(body, completion.served)
+    own = {"max_new_tokens": length, "logprobs": body.logprobs, "json_schema": schema}
     return [
         partial(
             service.start,
             completion.served,
             prompt,
-            choice_parameters(service, body, completion.served, index) | formatting,
+            sampling_parameters(body, index) | own,
             references=references,
             predicted=predicted,
             where=body.where,

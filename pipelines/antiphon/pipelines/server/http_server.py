@@ -76,7 +76,9 @@ def run_server(app: FastAPI, host: str, port: int, *, drain_seconds: int, drain_
         OSError: the server cannot listen at the address.
     """
     _start_logging()
-    _increase_file_limit()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != soft:  # each connection is an open file
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     server = make_server(app, host, port, drain_seconds=drain_seconds, drain_delay=drain_delay)
     inherited = inherited_socket()
     try:
@@ -176,13 +178,6 @@ class HeaderTimeoutProtocol(H11Protocol):
         self._timer = None
         if not self.transport.is_closing():
             self.transport.close()
-
-
-def _increase_file_limit() -> None:
-    """Raise the limit of open files to the hard limit, because each connection is an open file."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class JsonLogFormatter(JsonFormatter):

@@ -56,15 +56,8 @@ def chat_prompt(
     tools = [tool.model_dump(exclude_none=True) for tool in request.tools or ()]
     choice = request.tool_choice
     chosen_tool = choice if choice is None or isinstance(choice, str) else choice.function.name
-    prepared = prepare_tools(tokenizer, messages, tools, chosen_tool, schema)
-    conversation = Conversation(
-        prepared.messages,
-        prepared.tools,
-        prepared.assistant_prefix,
-        prepared.tool_choice,
-        template_variables=variables,
-    )
-    return conversation, prepared.schemas, prepared.schema
+    conversation, schemas, answer = prepare_tools(tokenizer, messages, tools, chosen_tool, schema)
+    return replace(conversation, template_variables=variables), schemas, answer
 
 
 def template_options(request: ChatRequest) -> dict[str, Any]:
@@ -150,8 +143,8 @@ def completion_prompts(request: CompletionRequest, tokenizer: PreTrainedTokenize
     return [each if isinstance(each, str) else str(tokenizer.decode(each)) for each in prompt]
 
 
-def sampling_parameters(request: SamplingRequest) -> dict[str, Any]:
-    """Return the sampling parameters of `LanguageModel.stream` that the request sets."""
+def sampling_parameters(request: SamplingRequest, index: int) -> dict[str, Any]:
+    """Return the sampling parameters that the request sets; ``index`` of the choice is added to its seed."""
     top_k = request.top_k
     parameters = {
         "temperature": request.temperature,
@@ -163,7 +156,7 @@ def sampling_parameters(request: SamplingRequest) -> dict[str, Any]:
         "frequency_penalty": request.frequency_penalty,
         "logit_bias": request.logit_bias,
         "stop": request.stop_strings or None,
-        "seed": None if request.seed is None else request.seed % 2**63,
+        "seed": None if request.seed is None else (request.seed + index) % 2**63,
         "stop_token_ids": request.stop_token_ids or None,
         "min_new_tokens": request.min_tokens or None,
         "ignore_eos": request.ignore_eos or None,

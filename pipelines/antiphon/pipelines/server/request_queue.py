@@ -248,7 +248,8 @@ class RequestQueue:
         with self._lock:
             if self._is_shut_down:
                 raise shutdown_error()
-            self._remove_cancelled()
+            remaining = {name: [job for job in jobs if not job.is_cancelled] for name, jobs in self._waiting.items()}
+            self._waiting = OrderedDict((name, deque(own)) for name, own in remaining.items() if own)
             waiting = sum(map(len, self._waiting.values()))
             if waiting + self.running + len(jobs) > self._max_running + self._max_waiting:
                 retry_after = max(1, round(self._mean_seconds * (waiting + 1) / self._max_running))
@@ -289,10 +290,6 @@ class RequestQueue:
             self._running.pop(job, None)
         self._report(event)
         job.send(event)
-
-    def _remove_cancelled(self) -> None:
-        remaining = {name: [job for job in jobs if not job.is_cancelled] for name, jobs in self._waiting.items()}
-        self._waiting = OrderedDict((name, deque(jobs)) for name, jobs in remaining.items() if jobs)
 
     def _next(self) -> GenerationJob | None:
         """Move the first job of the next tenant from waiting to running, and make this tenant the last to be served."""

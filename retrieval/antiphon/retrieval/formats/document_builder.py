@@ -9,7 +9,6 @@ from antiphon.retrieval.document import Document, Heading, Metadata, Regions
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\ud800-\udfff]")
 _GAP = "\n\n"
-_LISTED = 12
 
 
 class DocumentBuilder:
@@ -114,10 +113,10 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub("", text)
 
 
-def listed(names: Sequence[object]) -> str:
+def listed(names: Sequence[object], most: int = 12) -> str:
     """Return the first names, and how many more there are."""
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(map(str, names[:_LISTED])) + more
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
 
 
 def table_row(cells: Iterable[str]) -> str:

@@ -42,8 +42,9 @@ def open_zip(data: bytes, kind: str) -> zipfile.ZipFile:
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
     except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as error:
-        reason = "it is encrypted with a password" if _is_encrypted_office(data) else f"it is not {kind} ({error})"
-        raise ValueError(reason) from error
+        if data.startswith(b"\xd0\xcf\x11\xe0") and "EncryptedPackage".encode("utf-16-le") in data:  # an Office file
+            raise ValueError("it is encrypted with a password") from error
+        raise ValueError(f"it is not {kind} ({error})") from error
     members = archive.infolist()
     if len(members) > MAX_MEMBERS:
         raise ValueError(f"it contains {len(members):,} files; at most {MAX_MEMBERS:,} are read")
@@ -65,8 +66,3 @@ def check_size(size: int) -> None:
     """
     if size > MAX_BYTES:
         raise ValueError(f"its content has {size / 2**20:,.0f} MB unpacked; at most {MAX_BYTES >> 20} MB are read")
-
-
-def _is_encrypted_office(data: bytes) -> bool:
-    """Return whether the data are an Office file with a password: OLE with an encrypted package."""
-    return data.startswith(b"\xd0\xcf\x11\xe0") and "EncryptedPackage".encode("utf-16-le") in data

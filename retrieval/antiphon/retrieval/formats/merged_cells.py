@@ -44,7 +44,8 @@ def count_header_rows(rows: Sequence[Sequence[str]], merges: Sequence[Merge], co
         wide = [each for each in inside if each.top <= count - 1 <= each.bottom and each.right > each.left]
         below = [*rows[count]]
         others = [cell for at, cell in enumerate(below) if not any(each.left <= at <= each.right for each in inside)]
-        has_names = bool(wide) and not any(map(is_number, below)) and _differs(below, wide)
+        differs = any(len({*below[each.left : each.right + 1]} - {""}) > 1 for each in wide)
+        has_names = differs and not any(map(is_number, below))
         is_header = has_names and (not any(map(str.strip, others)) or any(map(is_number, rows[count + 1])))
         if not is_header and not any(each.bottom >= count for each in inside):
             break
@@ -64,10 +65,6 @@ def joined_header(rows: Sequence[Sequence[str]]) -> list[str]:
     width = max(map(len, rows), default=0)
     columns = ([" ".join(row[at].split()) for row in rows if at < len(row)] for at in range(width))
     return [" ".join(dict.fromkeys(filter(None, column))) for column in columns]
-
-
-def _differs(row: Sequence[str], wide: Sequence[Merge]) -> bool:
-    return any(len({*row[each.left : each.right + 1]} - {""}) > 1 for each in wide)
 
 
 def is_number(cell: str) -> bool:

@@ -83,7 +83,8 @@ def open_office(data: bytes, kind: str, main: str) -> Office:
         try:
             part = read_part(archive, name)
             if name.endswith((".xml", ".rels")):
-                _refuse_entities(name, part)
+                if any(mark in part for mark in _DOCTYPES):  # Office never writes a document type
+                    raise ValueError(f"{name!r} in it declares XML entities, which no program of an office does")
                 if not name.startswith((main, "xl/worksheets/")):  # the text before the damage is read
                     ParserCreate().Parse(part, True)
         except (_DamagedError, ExpatError):
@@ -173,9 +174,3 @@ def title_of(archive: zipfile.ZipFile) -> str:
         return ""
     title = root.findtext("{http://purl.org/dc/elements/1.1/}title") or ""
     return " ".join(title.split())
-
-
-def _refuse_entities(name: str, xml: bytes) -> None:
-    """Refuse XML with a document type, because it can declare entities. Office never writes a document type."""
-    if any(mark in xml for mark in _DOCTYPES):
-        raise ValueError(f"{name!r} in it declares XML entities, which no program of an office does")

@@ -99,7 +99,9 @@ def _continued(text: str, following: str) -> tuple[str, str]:
         return text, "\n"
     if _HYPHEN_AT_END.search(text[-2:]) and following[0].islower():
         return text[:-1], ""
-    goes_on = following[0].islower() or _is_full_line(text)
+    last = text[-2000:].split("\n")
+    is_full = len(last) > 2 and len(last[-1]) > max(_FULL_LINE, 0.7 * max(map(len, last[-12:-1])))
+    goes_on = following[0].islower() or is_full
     return text, "\n" if goes_on and not _ENDS_SENTENCE.search(text[-9:]) else "\n\n"
 
 
@@ -120,12 +122,6 @@ def without_hyphens(pages: Sequence[str]) -> list[str]:
         return compound if compound.casefold() in compounds or not second[0].islower() else first + second
 
     return [_HYPHENATED.sub(join, page).replace(SOFT_HYPHEN, "-").replace("\xad", "") for page in pages]
-
-
-def _is_full_line(text: str) -> bool:
-    """Return whether the last line is about as long as the lines before it, so that its paragraph may go on."""
-    last = text[-2000:].split("\n")
-    return len(last) > 2 and len(last[-1]) > max(_FULL_LINE, 0.7 * max(map(len, last[-12:-1])))
 
 
 def _same_table(text: str, following: str) -> re.Match[str] | None:

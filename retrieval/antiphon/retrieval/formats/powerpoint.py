@@ -62,7 +62,10 @@ def _add_slide(slide: Any, builder: DocumentBuilder, place: dict[str, str], size
     """Add the text of a slide of this size; return the number of shapes that are hidden or outside of it."""
     for each in [*slide.element.iter("{*}AlternateContent")]:
         # the first choice that can be read, such as a text with an equation instead of its picture
-        choice = next((part for part in each.iterfind("{*}Choice") if len(part) and all(map(_is_readable, part))), None)
+        choices = each.iterfind("{*}Choice")
+        choice = next(
+            (one for one in choices if len(one) and all(str(part.tag).endswith(_READABLE) for part in one)), None
+        )
         if choice is not None:
             for part in [*choice]:
                 each.addprevious(part)
@@ -85,11 +88,6 @@ def _add_slide(slide: Any, builder: DocumentBuilder, place: dict[str, str], size
         notes = slide.notes_slide.notes_text_frame.text
         builder.add(f"Notes: {notes}" if notes.strip() else "", place)
     return len(hidden)
-
-
-def _is_readable(element: Any) -> bool:
-    """Return whether an element is a shape or a part of a text, in contrast to ink or a transition."""
-    return str(element.tag).endswith(_READABLE)
 
 
 def _is_text(shape: Any) -> bool:

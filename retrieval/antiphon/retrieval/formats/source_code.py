@@ -24,7 +24,7 @@ def read_python_document(data: bytes, source: str) -> Document:
     """
     decoded = decode_text(data)
     text = decoded.text
-    starts = _line_starts(text)
+    starts = [match.start() for match in _LINE.finditer(text) if match[0] or match.start() == 0]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes in strings
@@ -67,7 +67,3 @@ def _headings(body: Sequence[ast.stmt], inside: str, level: int, text: str, star
             start = starts[statement.lineno - 1]
             yield Heading(start, start, max(1, level - 1), inside)
             follows = False
-
-
-def _line_starts(text: str) -> list[int]:
-    return [match.start() for match in _LINE.finditer(text) if match[0] or match.start() == 0]

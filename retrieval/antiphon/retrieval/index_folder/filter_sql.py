@@ -25,19 +25,16 @@ def sql_condition(where: MetadataFilter | None) -> tuple[str, tuple[Any, ...]]:
 
 def _sql(condition: Filter) -> tuple[str, tuple[Any, ...]]:
     if isinstance(condition, Comparison):
-        return _source(condition) if condition.name == "source" else _field(condition)
+        if condition.name != "source":
+            return _field(condition)
+        is_text = isinstance(condition.value, str)
+        return (f"source {_SIGNS[condition.operator]} ?", (condition.value,)) if is_text else ("false", ())
     parts = [_sql(part) for part in condition.parts]
     values = tuple(value for _, own in parts for value in own)
     if condition.operator == "$not":
         return f"not ({parts[0][0]})", values
     word, empty = ("and", "true") if condition.operator == "$and" else ("or", "false")
     return (f"({f' {word} '.join(sql for sql, _ in parts)})" if parts else empty), values
-
-
-def _source(condition: Comparison) -> tuple[str, tuple[Any, ...]]:
-    if not isinstance(condition.value, str):
-        return "false", ()
-    return f"source {_SIGNS[condition.operator]} ?", (condition.value,)
 
 
 def _field(condition: Comparison) -> tuple[str, tuple[Any, ...]]:

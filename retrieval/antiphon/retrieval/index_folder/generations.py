@@ -66,7 +66,8 @@ def write_generation(
             digest = _write_manifest(temporary, facts, file_mode(folder))
             temporary.chmod(folder_mode(folder))
             sync_folder(temporary)
-            generation = folder / f"gen-{_last_number(folder) + 1:06d}"
+            numbers = (int(match[1]) for path in folder.iterdir() if (match := GENERATION.fullmatch(path.name)))
+            generation = folder / f"gen-{max(numbers, default=0) + 1:06d}"
             temporary.rename(generation)
         sync_folder(folder)
         _set_current(folder, generation, digest)
@@ -148,10 +149,6 @@ def _check(folder: Path, path: Path, size: int, digest: str) -> None:
 
 def _corrupt(folder: Path, path: Path, problem: str) -> IndexCorrupt:
     return IndexCorrupt(f"The index is damaged: {path} {problem}. Make it again: antiphon index PATH... --out {folder}")
-
-
-def _last_number(folder: Path) -> int:
-    return max((int(match[1]) for path in folder.iterdir() if (match := GENERATION.fullmatch(path.name))), default=0)
 
 
 def _remove_stale(folder: Path) -> None:

@@ -51,7 +51,10 @@ def lock_for_writing(folder: Path) -> Iterator[None]:
             yield
         finally:
             if [path.name for path in folder.iterdir()] == [LOCK]:
-                _remove(created, folder / LOCK)
+                with contextlib.suppress(OSError):
+                    (folder / LOCK).unlink()
+                    for path in created:  # that contain no other files
+                        path.rmdir()
 
 
 def lock_uploads(folder: Path) -> contextlib.AbstractContextManager[None]:
@@ -117,14 +120,6 @@ def _create(folder: Path) -> list[Path]:
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=_PRIVATE, exist_ok=True)
     return missing
-
-
-def _remove(created: list[Path], lock: Path) -> None:
-    """Remove the lock, and the created folders that contain no other files."""
-    with contextlib.suppress(OSError):
-        lock.unlink()
-        for path in created:
-            path.rmdir()
 
 
 _SQLITE_DISK_FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE})

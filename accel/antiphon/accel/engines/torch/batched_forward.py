@@ -146,11 +146,12 @@ def batched_forward(fed: Sequence[tuple[TorchSequence, Tokens, Draft]], mode: Ba
         arguments["output_hidden_states"] = layers
     # 3. Forward pass.
     attention = RAGGED if mode == "ragged" else implementation_of(model)
+    masks = {kind: _mask(cache, kind, traits, model.dtype) for kind in traits.attention_spans}
     with torch.inference_mode(False), torch.no_grad(), override_attention(model, attention), varying_shapes(model):
         outputs = model(
             input_ids=torch.tensor([tokens], device=model.device),
             position_ids=torch.cat(positions)[None].to(model.device),
-            attention_mask=_masks(cache, traits, model.dtype),
+            attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
             **arguments,
         )
     logits = outputs.logits[0] if traits.takes_logits_to_keep else outputs.logits[0, wanted]
@@ -171,12 +172,6 @@ def _segments(fed: Sequence[tuple[TorchSequence, Tokens, Draft]]) -> list[Segmen
         masks = {kind: sequence.tree_mask(tree, kind, draft.tokens) for kind in sequence.traits.attention_spans}
         segments.append(Segment(sequence, start, end, masks))
     return segments
-
-
-def _masks(cache: BatchedCache, traits: Traits, dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
-    """Return the mask argument of the forward pass: one mask, or one per kind of layer."""
-    masks = {kind: _mask(cache, kind, traits, dtype) for kind in traits.attention_spans}
-    return masks if len(masks) > 1 else next(iter(masks.values()))
 
 
 def _mask(cache: BatchedCache, kind: str, traits: Traits, dtype: torch.dtype) -> Tensor:

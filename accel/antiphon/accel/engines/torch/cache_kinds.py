@@ -92,7 +92,8 @@ def keep_rows(cache: Cache, kept: Sequence[int], *, length: int, fed: int) -> No
             for states in _states(layer):
                 moved = moved.to(states.device)  # one copy for each device, not for each layer
                 start = length if type(layer) is StaticLayer else states.shape[-2] - fed
-                _move_up(states.narrow(-2, start, fed), first_moved, moved)
+                rows = states.narrow(-2, start, fed)
+                rows.narrow(-2, first_moved, len(moved)).copy_(rows.index_select(-2, moved))
         _remove_last(layer, fed - len(kept))
 
 
@@ -117,11 +118,6 @@ def crop_attention(layer: Any, count: int) -> None:
     """Remove a layer's last ``count`` keys and values; `crop` would also change the layer's state."""
     if count and getattr(layer, "keys", None) is not None:
         layer.keys, layer.values = layer.keys[..., :-count, :], layer.values[..., :-count, :]
-
-
-def _move_up(rows: Tensor, first: int, moved: Tensor) -> None:
-    """Copy the rows ``moved`` of a tensor (..., rows, size) to the rows from ``first`` on."""
-    rows.narrow(-2, first, len(moved)).copy_(rows.index_select(-2, moved))
 
 
 def _states(layer: Any) -> list[Tensor]:

@@ -102,7 +102,8 @@ def declared_traits(model: PreTrainedModel) -> Traits:
     implementation = implementation_of(model)
     layers = DynamicCache(config=config).layers
     level, reason = _level(layers, implementation, parameters)
-    kinds = _layer_kinds(config, layers)
+    inferred = ["sliding_attention" if getattr(layer, "is_sliding", False) else "full_attention" for layer in layers]
+    kinds = tuple(getattr(config, "layer_types", None) or inferred)
     spans, first_layers = _attention_spans(kinds, layers)
     return Traits(
         level=level,
@@ -138,11 +139,6 @@ def _level(layers: list[Any], implementation: str, parameters: Mapping[str, Any]
     if kinds & STATE_LAYERS:
         return "tree", "its layers take the masks, positions and parents of a draft tree"
     return "tree", "its layers take the masks and positions of a draft tree"
-
-
-def _layer_kinds(config: Any, layers: list[Any]) -> tuple[str, ...]:
-    inferred = ["sliding_attention" if getattr(layer, "is_sliding", False) else "full_attention" for layer in layers]
-    return tuple(getattr(config, "layer_types", None) or inferred)
 
 
 def _attention_spans(kinds: tuple[str, ...], layers: list[Any]) -> tuple[dict[str, AttentionSpan], dict[str, int]]:
