@@ -167,7 +167,7 @@ class ModelStore:
         return None
 
     def save(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Write the record of a model on OpenVINO, if another process could open the model."""
+        """Write the record of a model that runs on OpenVINO, if other processes can open it from the record."""
         from antiphon.accel.engines.openvino.loader import recorded_facts
 
         known, graph = tokenizer_facts(tokenizer), recorded_facts(model, self.options.weights or "")

@@ -110,7 +110,7 @@ def require_savable(passages: Sequence[Passage]) -> None:
 
     Raises:
         TypeError: A metadata value is neither a JSON value nor a date.
-        ValueError: The text, id, source or metadata of a passage contain an unpaired surrogate.
+        ValueError: The text, id, source or metadata of a passage contains an unpaired surrogate.
     """
     for passage in passages:
         facts = {"text": passage.text, "id": passage.id, "source": passage.source}

@@ -185,7 +185,7 @@ def _index(
     report: Progress,
     start: float,
 ) -> IndexReport:
-    """Read documents. Write them to an index if this changes the index."""
+    """Read documents, and write the index if they differ from the documents in it."""
     limit = _limit(max_tokens, model)
     with target.opened(model) as before:
         loaded, change = read(before)

@@ -104,9 +104,9 @@ class Scheduler:
         self._running.pop(request, None)
 
     def after_forward(self, request: Request, release: Callable[[], object]) -> None:
-        """Call ``release`` when no forward pass is computing the request, usually at once.
+        """Call ``release`` at once, or after the forward pass that is computing the request.
 
-        A step may still be in progress if its caller was interrupted while waiting.
+        Such a pass exists only if the thread that asked for a step was interrupted while it waited.
         """
         with self._lock:
             if request in self._computed:

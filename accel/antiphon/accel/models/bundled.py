@@ -247,7 +247,7 @@ _CONVERTING_GGUF = "Converting the GGUF file, once"
 
 
 def _copy_bita_weights(folder: Path) -> None:
-    """Copy BiTA's weights into the model's folder, where "auto" looks for them, unless the folder has weights."""
+    """Copy BiTA's weights into the model's folder, where "auto" looks for them, unless the folder has BiTA weights."""
     from antiphon.accel.drafting.drafters import BITA_PLACES
     from antiphon.accel.files import write_cache_file
 

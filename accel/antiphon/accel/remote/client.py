@@ -70,7 +70,7 @@ class Client:
         return answer if isinstance(answer, Mapping) else {}
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Send a request; return an iterable of its typed events as they arrive, with ``close()``.
+        """Send a request. Return a stream that yields each typed event as it arrives, and has ``close()``.
 
         Args:
             path: `CHAT_PATH` or `COMPLETION_PATH`.

@@ -261,7 +261,7 @@ class Stream(TextStream):
         return self._origins(first, self._ends)
 
     def _origins(self, first: int, ends: Sequence[int]) -> list[Origin]:
-        """Return the origins of tokens, given the end of each token's characters."""
+        """Return the origins of the tokens from ``first`` on; ``ends`` has the end of every token in the text."""
         starts = (ends[first - 1] if first else len(self._response_prefix), *ends[first:])
         sources = (source for _, source in self._emitted[first:])
         return [Origin(start, end, *source) for start, end, source in zip(starts, ends[first:], sources, strict=False)]

@@ -194,7 +194,8 @@ def children(node: LexborNode) -> Iterator[LexborNode]:
 def item_labels(ordered_list: LexborNode) -> dict[int, str]:
     """Map the node address of each item of an ordered list to the number that browsers show.
 
-    The numbers are empty if the list has the class ``numbered`` or a style with ``none``.
+    All labels are empty if the list's style contains ``none``, or if its class is ``numbered``
+    (Word lists, whose text has the numbers).
     """
     attributes = ordered_list.attributes
     items = [child for child in children(ordered_list) if child.tag == "li" and not is_hidden(child)]

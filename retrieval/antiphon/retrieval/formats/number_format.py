@@ -62,7 +62,7 @@ def shown(value: object, code: str = "General") -> str:
 
 
 def _as_fraction(number: Decimal, form: re.Match[str]) -> str:
-    """Return a number that is not negative as a fraction, such as ``2 1/4`` for the format ``# ?/?``."""
+    """Return a number of 0 or more, written as a fraction, such as ``2 1/4`` for the format ``# ?/?``."""
     whole, rest = divmod(Fraction(number), 1) if form["whole"] else (0, Fraction(number))
     below = int(form["below"]) if form["below"].isdecimal() else 0
     nearest = rest.limit_denominator(10 ** len(form["below"]) - 1).as_integer_ratio()

@@ -110,7 +110,7 @@ class HeadStats:
     """Measured times and acceptance rates of a head. They decide whether another pass of the head is run.
 
     Args:
-        is_timed: Whether passes and steps are timed. False: passes cost nothing.
+        is_timed: Whether passes and steps are timed. False: they are not timed, and a pass counts as free.
 
     Attributes:
         calibration: Acceptance rates of the head's guesses by their probabilities.

@@ -161,7 +161,7 @@ class Lookahead:
     def max_rows(self) -> int:
         """Largest number of rows of a draft: W - 1 + W (N - 2) rows of the window, and (N - 1) G of n-grams.
 
-        If W < N, the window has more rows before all of its levels exist; the result includes this case.
+        If W < N - 2, the window has more rows before all of its levels exist; the result includes this case.
         """
         longest = self.width + self.ngram - 2
         window = max((level + 1) * (longest - level) for level in range(self.ngram - 1)) - 1

@@ -50,9 +50,9 @@ class SuffixMatch:
     likely rows are taken first. Chances are low estimates: on recorded answers, of the rows with
     chance c, a share between 1.1 c and 1.5 c was accepted.
 
-    Below every row, the recycling table's tokens get the remaining probability. Below the root, the
-    probability that then remains is given to the ``common`` tokens that follow the most different
-    tokens (lower-order distribution of Kneser and Ney).
+    Below every row, the recycling table's tokens share part of the remaining probability. Below the
+    root, half of the rest is given to the ``common`` tokens that follow the most different tokens
+    (lower-order distribution of Kneser and Ney).
 
     Args:
         common: Number of common tokens to guess below the root.

@@ -160,7 +160,7 @@ class DFlashHead(DraftHead):
         return embedded.to(self.weight)
 
     def session(self, cache: Callable[[], Any]) -> DFlashSession:
-        """Return the session of a new text; it does not read the model's cache."""
+        """Return the session of a new text. ``cache`` is ignored."""
         return DFlashSession(self)
 
 

@@ -47,8 +47,8 @@ def packed_attention(
 ) -> Attention:
     """Attend like "sdpa", but without copying keys and values if the mask is the same for all heads.
 
-    "sdpa" is called for everything else: forward passes without a mask, models with one query head per key head,
-    masks that differ by head, biases, and forward passes of other callers.
+    "sdpa" is called for everything else: forward passes without a mask or with many rows, models with one query
+    head per key head, masks that differ by head, biases, and forward passes that the engine did not start.
 
     Args:
         query: Shape (batch, heads, rows, size).
