@@ -17,7 +17,7 @@ from benchmarks.program import program
 
 COMMAND = "python -m benchmarks.page docs/results/*.jsonl > docs/benchmarks.md"
 PUBLISHED = Path(__file__).parent / "published.json"
-KINDS = ("replay", "speed", "drafters", "floor", "index", "refused")
+KINDS = ("replay", "speed", "drafters", "floor", "rows", "index", "refused")
 
 Result = Mapping[str, Any]
 
@@ -48,6 +48,7 @@ def render_page(results: Sequence[Result]) -> str:
     parts += [SPEED_HEAD, *map(_speed, of["speed"])] if of["speed"] else []
     parts += [DRAFTERS_HEAD, *map(_drafters, of["drafters"])] if of["drafters"] else []
     parts += [FLOOR_HEAD, *map(_floor, of["floor"])] if of["floor"] else []
+    parts += [ROWS_HEAD, *map(_equal_rows, of["rows"])] if of["rows"] else []
     parts += [INDEX_HEAD, *map(_index, of["index"])] if of["index"] else []
     parts += [_published()]
     parts += [REFUSED_HEAD + "\n".join(map(_refused, of["refused"])) + "\n"] if of["refused"] else []
@@ -315,6 +316,38 @@ def _floor(result: Result) -> str:
             f"\n    {result['command']}\n",
         ]
     )
+
+
+def _equal_rows(result: Result) -> str:
+    """Return a section about one model with one row per context and number of rows."""
+    ours, theirs = result["nodes"]
+    lines = (_row(each["context"], each["rows"], *(_cell(each[key]) for key in ROWS)) for each in result["passes"])
+    return "\n".join(
+        [
+            f"### {result['model']}, {result['dtype']}\n",
+            f"Rounds: {result['rounds']}; {ours} nodes, GenAI's {theirs}. {machine_caption(result)}.\n",
+            _header("context", "rows", *ROWS.values()),
+            *lines,
+            f"\n    {result['command']}\n",
+        ]
+    )
+
+
+ROWS = {
+    "ms": "ms",
+    "genai_ms": "GenAI's, ms",
+    "ratio": "ratio",
+    "cpu_ratio": "of processor time",
+    "change_ms": "another number of rows, ms more",
+    "genai_change_ms": "GenAI's, ms more",
+}
+
+ROWS_HEAD = """\
+## Forward passes of as many rows
+
+Our graph on OpenVINO, and the graph that OpenVINO GenAI makes of the same weights, in turn, with the most likely token
+of each row. *Another number of rows*: how much longer a pass takes if the pass before it had another number.
+"""
 
 
 def _published() -> str:

@@ -5,6 +5,7 @@ The export has the same weights as our own engine's graph, so only the programs 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -28,10 +29,11 @@ from antiphon.accel.engines.openvino.conversion import (
     windows_of,
     with_placeholders,
 )
-from antiphon.accel.engines.openvino.store import GRAPH, fingerprint, folder_of, load_or_convert
+from antiphon.accel.engines.openvino.store import GRAPH, fingerprint, folder_of, store_graph
 from antiphon.accel.engines.openvino.weights import INPUT_PREFIX, Owners, attach_weights, large_weights
 from antiphon.accel.engines.torch.engine import traits_of
 from antiphon.accel.engines.torch.loading import checkpoint_of
+from antiphon.accel.files import verified_folder
 
 if TYPE_CHECKING:
     import openvino
@@ -44,6 +46,14 @@ PAST, PRESENT = "past_key_values", "present"
 
 UNSUPPORTED = ("softcap", "position_bias", "s_aux")
 """Options of attention that the export does not support; a model that uses one is refused."""
+
+HALF_WEIGHTS = re.compile(r'(<data destination_type="f32" />)(?=\s*<input>\s*<port id="0" precision="(?:BF16|FP16)">)')
+"""The conversion of 16-bit weights to float32 in a stored graph."""
+
+DECOMPRESSION = '<rt_info><attribute name="decompression" version="0" /></rt_info>'
+"""Marks such a conversion, as OpenVINO's own exporters do. Without the mark, float32 weights would be kept and read,
+which makes a step of few rows half as long again. `openvino.save_model` does not write marks that Python has set.
+"""
 
 
 _cache: ContextVar[tuple[Sequence[Tensor], list[Tensor]]] = ContextVar("cache")
@@ -65,18 +75,16 @@ def export_stateful(
         ValueError: the model cannot be exported.
         OSError: the export cannot be written to the cache.
     """
-    folder = folder_of(f"{fingerprint(model)}-{kind}")
-    owners: Owners = []
 
-    def converted() -> openvino.Model:
+    def write(folder: Path) -> None:
+        owners: Owners = []
         graph = stateful_model(model, owners)
         change(graph)
-        return graph
+        store_graph(folder, graph)
+        stored = folder / GRAPH
+        stored.write_text(HALF_WEIGHTS.sub(rf"\1{DECOMPRESSION}", stored.read_text("utf-8")), encoding="utf-8")
 
-    load_or_convert(folder, converted)
-    if not (folder / GRAPH).is_file():
-        raise OSError(f"The export for OpenVINO GenAI cannot be kept in {folder}; make room, or make it writable.")
-    return folder
+    return verified_folder(folder_of(f"{fingerprint(model)}-{kind}-marked"), write)
 
 
 @torch.no_grad()

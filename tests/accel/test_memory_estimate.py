@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from antiphon.accel import LanguageModel, available_memory, memory_estimate
+from antiphon.accel.engines.openvino import opening
 from antiphon.accel.memory_estimate import NotEnoughMemoryError, check_memory, estimate_memory
 from tests.tiny import save_model, tiny_model
 
@@ -88,6 +89,12 @@ def test_a_language_model_is_refused_before_its_weights_are_read(large: Path, mo
     monkeypatch.setattr(memory_estimate, "available_memory", lambda: LIMIT)
     with pytest.raises(NotEnoughMemoryError, match="a machine with more memory"):
         LanguageModel.from_pretrained(large, device="cpu")
+
+
+def test_openvino_needs_memory_for_the_packed_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "available_memory", lambda: LIMIT)
+    assert opening.memory_shortage(LIMIT // 2) is None
+    assert "needs 3.2 GB for its copies of the weights, and 3.0 GB" in str(opening.memory_shortage(LIMIT))
 
 
 def test_a_model_that_fits_is_loaded(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 from functools import cache
@@ -53,9 +54,18 @@ def _seconds_of_others() -> float:
 
 
 def processor_name() -> str:
-    """Return the processor's name from /proc/cpuinfo, or from `platform` on other systems."""
+    """Return the processor's name from /proc/cpuinfo, or from `platform` on other systems, with `instruction_limit`."""
     named = re.search(r"^model name\s*: (.+)$", _cpuinfo(), flags=re.MULTILINE)
-    return named[1].strip() if named else platform.processor() or platform.machine()
+    return (named[1].strip() if named else platform.processor() or platform.machine()) + instruction_limit()
+
+
+def instruction_limit() -> str:
+    """Return ", limited to AVX2" if oneDNN's environment variable limits matrix products to AVX2, else an empty text.
+
+    Measured costs and results of such a process hold for the limited processor only.
+    """
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "")
+    return f", limited to {limit.upper()}" if limit else ""
 
 
 def processor_flags() -> frozenset[str]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 import psutil
 
 from antiphon.accel.cache_folder import cache_folder
+from antiphon.accel.engines.openvino import store
 from antiphon.accel.engines.openvino.opening import GraphFacts, open_engine
 from antiphon.accel.engines.selection import MIN_PARAMETERS, SelectedEngine, adopt_engine
 from antiphon.accel.engines.torch.bigrams import BigramFacts
@@ -103,10 +104,8 @@ class StoredModel:
     def _load_once(self) -> None:
         if self._model is not None:
             return
-        from antiphon.accel.engines.openvino.store import fingerprint
-
         model = self._load()
-        if fingerprint(model, self._options.weights or "") != self._key:
+        if store.fingerprint(model, self._options.weights or "") != self._key:
             raise ValueError(
                 f"The files of {model.config.name_or_path!r} have changed since the model was opened; open it again."
             )
@@ -200,7 +199,7 @@ class ModelStore:
         found = [] if self._folder is None else sorted(self._folder.iterdir())
         facts = {each.name: each.stat() for each in found if each.is_file()}
         return {
-            "format": FORMAT,
+            "format": [FORMAT, store.FORMAT],
             "folder": str(self._folder),
             "files": {name: [each.st_size, each.st_mtime_ns, each.st_ino] for name, each in facts.items()},
             "packages": {name: _version(name) for name in PACKAGES},

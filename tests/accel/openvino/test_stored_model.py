@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from antiphon.accel import LanguageModel
+from antiphon.accel.cache_folder import cache_folder
+from antiphon.accel.engines.openvino import store
 from antiphon.accel.stored_model import NotCachedError, StoredModel
 from tests.accel.openvino.builders import in_precision
 from tests.tiny import save_model, tiny_model
@@ -97,11 +99,20 @@ def test_a_new_process_needs_torch_for_sampling_only(known: tuple[Path, dict[str
     assert json.loads(done.stdout) == [expected, [], True]
 
 
+def convert_before_an_update(folder: Path) -> None:
+    """Change the record of a folder into one that an older version of the conversion wrote."""
+    [record] = [each for each in (cache_folder() / "opened").iterdir() if str(folder) in each.read_text()]
+    facts = json.loads(record.read_text())
+    facts["identity"]["format"].remove(store.FORMAT)
+    record.write_text(json.dumps(facts))
+
+
 CHANGES: dict[str, Callable[[Path], object]] = {
     "weights": lambda folder: save(folder, seed=1),
     "template": lambda folder: (folder / "chat_template.jinja").write_text("{{ messages[0].content }}"),
     "generation": lambda folder: (folder / "generation_config.json").write_text('{"repetition_penalty": 1.2}'),
     "time": lambda folder: os.utime(folder / "config.json", (1, 1)),
+    "graph": convert_before_an_update,
 }
 
 

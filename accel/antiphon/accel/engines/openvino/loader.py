@@ -156,7 +156,7 @@ def unsupported_reason(model: PreTrainedModel, weights: str = "") -> str | None:
         return f"This CPU does not compute in {_dtype_name(model.dtype)} under OpenVINO."
     if getattr(model, "is_quantized", False):
         return "The model is quantized in a format that only torch runs."
-    return None if weights else memory_shortage(_dtype_name(model.dtype), _weight_bytes(model))
+    return None if weights else memory_shortage(_weight_bytes(model))
 
 
 def _head_bytes(model: PreTrainedModel) -> int:

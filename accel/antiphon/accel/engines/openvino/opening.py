@@ -159,7 +159,7 @@ def open_engine(
     if result is None or rejection(result, if_faster=if_faster) or (if_faster and result.speedup is None):
         return None
     graph = load_stored(folder_of(facts.key))
-    if graph is None or (not facts.weights and memory_shortage(facts.dtype, facts.weight_bytes)):
+    if graph is None or (not facts.weights and memory_shortage(facts.weight_bytes)):
         return None
     owners = attach_arrays(graph, mapped_weights(places))
     find = partial(recorded_bigrams, bigrams)
@@ -181,13 +181,19 @@ def _arrange_memory(engine: OpenVINOEngine, weight_bytes: int) -> None:
         use_huge_pages()
 
 
-def memory_shortage(dtype: str, weight_bytes: int) -> str | None:
-    """Return why the packed copy of the weights does not fit into memory, or None. Float32 weights are not packed."""
-    needed, available = (weight_bytes if dtype != "float32" else 0) + WORKING_MEMORY, available_memory()
+def memory_shortage(weight_bytes: int) -> str | None:
+    """Return why the packed copies of the weights do not fit into memory, or None.
+
+    Of 16-bit weights that are computed in float32, there are two copies: for up to six rows, and for more.
+
+    Args:
+        weight_bytes: Size of the large weights in the model's precision.
+    """
+    needed, available = weight_bytes + WORKING_MEMORY, available_memory()
     if needed <= available:
         return None
     return (
-        f"OpenVINO needs {needed / 1e9:.1f} GB for its copy of the weights, and {available / 1e9:.1f} GB of memory "
+        f"OpenVINO needs {needed / 1e9:.1f} GB for its copies of the weights, and {available / 1e9:.1f} GB of memory "
         "are available."
     )
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from antiphon.accel.engines.openvino.state_operations import STATE_FUNCTIONS, state_operation
+from antiphon.accel.processor import instruction_limit
 
 if TYPE_CHECKING:
     import openvino
@@ -60,8 +61,8 @@ def version() -> str:
 
 
 def cpu_name() -> str:
-    """Return the name of this CPU, as OpenVINO reports it."""
-    return str(core().get_property("CPU", "FULL_DEVICE_NAME"))
+    """Return the name of this CPU, as OpenVINO reports it, with `instruction_limit`."""
+    return str(core().get_property("CPU", "FULL_DEVICE_NAME")) + instruction_limit()
 
 
 def supports_precision(precision: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import accumulate
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from antiphon.accel.cache_folder import cache_folder
 from antiphon.accel.drafting.cost_model import StepCost
 from antiphon.accel.files import write_cache_file
-from antiphon.accel.processor import LoadMeter
+from antiphon.accel.processor import LoadMeter, processor_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -150,4 +149,4 @@ def _hardware() -> list[str]:
 
     if torch.cuda.is_available():
         return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    return [platform.processor() or platform.machine(), torch.backends.cpu.get_cpu_capability()]
+    return [processor_name(), torch.backends.cpu.get_cpu_capability()]
