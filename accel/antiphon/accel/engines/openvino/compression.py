@@ -35,9 +35,10 @@ differ by 1.1. Masks and positions are checked more closely, with uncompressed w
 """
 
 
-def is_installed() -> bool:
-    """Return whether the package ``nncf`` is installed."""
-    return find_spec("nncf") is not None
+def require_nncf() -> None:
+    """Raise ImportError if the package ``nncf`` is not installed."""
+    if find_spec("nncf") is None:
+        raise ImportError("Compressed weights need nncf: pip install 'antiphon[int8]'.")
 
 
 def version() -> str:
@@ -50,15 +51,9 @@ def compress(graph: openvino.Model, weights: str) -> openvino.Model:
 
     Args:
         weights: "int8" or "int4".
-
-    Raises:
-        ImportError: nncf is not installed.
     """
-    try:
-        with redirect_stdout(StringIO()):
-            import nncf
-    except ImportError as error:
-        raise ImportError("Compressed weights need nncf: pip install 'antiphon[int8]'") from error
+    with redirect_stdout(StringIO()):
+        import nncf
     mode, options = MODES[weights]
     nncf.set_log_level(logging.ERROR)
     smaller_groups = nncf.AdvancedCompressionParameters(group_size_fallback_mode=nncf.GroupSizeFallbackMode.ADJUST)
