@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from contextlib import redirect_stdout
-from importlib.metadata import version as version_of
 from importlib.util import find_spec
 from io import StringIO
 from typing import TYPE_CHECKING, Any
@@ -39,11 +38,6 @@ def require_nncf() -> None:
     """Raise ImportError if the package ``nncf`` is not installed."""
     if find_spec("nncf") is None:
         raise ImportError("Compressed weights need nncf: pip install 'antiphon[int8]'.")
-
-
-def version() -> str:
-    """Return the version of nncf."""
-    return version_of("nncf")
 
 
 def compress(graph: openvino.Model, weights: str) -> openvino.Model:
