@@ -22,6 +22,7 @@ from tests.tiny import EOS, tiny_model
 pytestmark = pytest.mark.slow
 
 LLAMA = HERMES.replace("<tool_call>\n", "").replace("\n</tool_call>", "").replace('"arguments"', '"parameters"')
+THINKING = HERMES.replace("<tool_call>", "[THINK]\n\n[/THINK]\n\n<tool_call>")
 RESULT = "Bees live in colonies of up to sixty thousand, and each colony has one queen."
 
 
@@ -44,9 +45,9 @@ class WritingModel(LanguageModel):
         tokenizer = tool_tokenizer()
         tokenizer.chat_template = template
         super().__init__(tiny_model(max_position_embeddings=4096), tokenizer, name="writing")
-        self.call = '{"name": "look_up", "arguments": {"word": "bee"}}'
-        if template == HERMES:
-            self.call = f"<tool_call>\n{self.call}\n</tool_call>"
+        self.call = '<tool_call>\n{"name": "look_up", "arguments": {"word": "bee"}}\n</tool_call>'
+        if template == LLAMA:
+            self.call = '{"name": "look_up", "parameters": {"word": "bee"}}'
         self.asked: list[str] = []
 
     def stream(self, prompt: Any, **parameters: Any) -> Any:
@@ -70,7 +71,7 @@ def server() -> Iterator[FakeServer]:
         yield running
 
 
-@pytest.mark.parametrize("template", part((HERMES, LLAMA), (HERMES,)))
+@pytest.mark.parametrize("template", part((HERMES, LLAMA, THINKING), (LLAMA, THINKING)))
 def test_an_agent_calls_a_tool_and_its_answer_follows_the_schema(template: str) -> None:
     model = WritingModel(template)
     agent = create_agent(ChatAntiphon(language_model=model, max_tokens=90), [look_up], response_format=Counted)

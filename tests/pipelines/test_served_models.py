@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,9 +151,24 @@ def test_a_quoted_answer_ends_with_the_models_that_could_write_one(
     assert chat.stderr.count("For a written answer") == 1
 
 
-@pytest.mark.parametrize(("name", "sentence"), [("no.gguf", "There is no file 'no.gguf'"), ("./no", "no model folder")])
-def test_a_wrong_name_is_reported_before_the_index_is_opened(index_folder: Path, name: str, sentence: str) -> None:
-    said = run("ask", QUESTION, "--index", index_folder, "--model", name)
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("ask Why --model no.gguf", "There is no file 'no.gguf'"),
+        ("ask Why --model ./no", "no model folder"),
+        ("ask Why --model reader --engine no", "no engine 'no'"),
+        ("ask Why --model reader --weights int8", "need nncf: pip install 'antiphon[int8]'"),
+        ("ask Why --drafter no", "no drafter named 'no'"),
+        ("serve --drafter no", "no drafter named 'no'"),
+        ("serve --index no", "no holds no index"),
+        ("mcp --drafter no", "no drafter named 'no'"),
+    ],
+)
+def test_what_is_missing_is_reported_before_the_index_is_opened(
+    command: str, sentence: str, index_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "nncf", None)  # as if it were not installed
+    said = run(*command.split(), *(() if "--index" in command else ("--index", index_folder)))
     assert (said.exit_code, "Opening" in said.stderr) == (2, False)
     assert sentence in said.stderr.replace("\n", " ")
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from tests.tiny import byte_tokenizer
 
 pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 
-from antiphon.accel.engines.openvino import compression, loader
+from antiphon.accel.engines.openvino import loader
 from antiphon.accel.engines.openvino.loader import load_engine
 from antiphon.accel.engines.openvino.runtime import supports_precision
 from antiphon.accel.engines.openvino.store import (
@@ -154,8 +155,7 @@ def test_an_unreadable_result_is_ignored(damage: str) -> None:
 
 PROMPT = "A queen lays as many as two thousand eggs on a summer's day."
 PARAMETERS: dict[str, Any] = {"references": ["Bees live in colonies.", PROMPT], "max_new_tokens": 40}
-needs_nncf = pytest.mark.skipif(not compression.is_installed(), reason="nncf is not installed: antiphon[int8]")
-without_nncf = pytest.mark.skipif(compression.is_installed(), reason="nncf is installed")
+needs_nncf = pytest.mark.skipif(not find_spec("nncf"), reason="nncf is not installed: antiphon[int8]")
 
 
 @pytest.fixture(scope="module", params=["int8", "int4"])
@@ -216,16 +216,6 @@ def test_requests_that_need_torch_are_rejected(compressed: LanguageModel) -> Non
     assert compressed.generate(PROMPT, prefix=prefix, max_new_tokens=9).tokens == compressed.generate(
         PROMPT, max_new_tokens=9
     ).tokens  # fmt: skip
-
-
-@without_nncf
-def test_without_nncf_the_error_names_the_extra() -> None:
-    with pytest.raises(
-        ValueError, match=r"weights is 'int8', .*: Compressed weights need nncf: pip install 'antiphon\[int8\]'"
-    ):
-        LanguageModel(model_of(), byte_tokenizer(), engine="auto", weights="int8")
-    with pytest.raises(ImportError, match=r"pip install 'antiphon\[int8\]'"):
-        compression.compress(graph_of(model_of()), "int8")
 
 
 @pytest.mark.parametrize("options", [{"engine": "torch"}, {"reproducible": True, "engine": "auto"}, {"compiled": True}])

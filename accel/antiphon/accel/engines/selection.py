@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard, cast, get_args
 
+from antiphon.accel.engines.openvino.compression import require_nncf
 from antiphon.accel.engines.torch.checkpoint import WeightsVersion, weights_version
 
 if TYPE_CHECKING:
@@ -81,9 +82,11 @@ def parse_weights_name(name: str) -> WeightsName:
 
     Raises:
         ValueError: There are no compressed weights of this name.
+        ImportError: nncf, which compresses weights, is not installed.
     """
     if name not in get_args(WeightsName):
         raise ValueError(f"There are no weights {name!r}; choose one of {', '.join(get_args(WeightsName))}.")
+    require_nncf()
     return cast(WeightsName, name)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from antiphon.accel.constraints.json_schema import JsonSchema
 from antiphon.accel.text.chat_template import apply_chat_template, tool_call_prefix
 from antiphon.accel.text.messages import Conversation, Message
+from antiphon.accel.text.thinking import thinking_format
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -74,7 +75,8 @@ def prepare_tools(
         tokenizer, chosen, _name(chosen[0]) if choice not in REQUIRED or len(chosen) == 1 else None
     )
     prefix = prefix if "{" in prefix else ""  # calls in another syntax than JSON are not forced by a prefix
-    return Conversation(messages, chosen, prefix), argument_schemas(chosen), tool_call_schema(chosen, prefix)
+    schema = tool_call_schema(chosen, prefix, _arguments_key(tokenizer, chosen))
+    return Conversation(messages, chosen, prefix), argument_schemas(chosen), schema
 
 
 def supports_tools(tokenizer: PreTrainedTokenizerBase | None) -> bool:
@@ -96,14 +98,14 @@ def argument_schemas(tools: Sequence[Tool]) -> dict[str, Mapping[str, Any]]:
     return {_name(tool): tool["function"].get("parameters") or {} for tool in tools}
 
 
-def tool_call_schema(tools: Sequence[Tool], prefix: str) -> JsonSchema:
+def tool_call_schema(tools: Sequence[Tool], prefix: str, key: str = "arguments") -> JsonSchema:
     """Return the JSON schema of a call of one of the tools.
 
     Args:
         prefix: Beginning of the answer. It may contain the beginning of the JSON.
+        key: Name of the property that holds the arguments.
     """
     before, brace, after = prefix.partition("{")
-    key = "parameters" if '"parameters"' in after else "arguments"
     calls = [_call_schema(tool["function"], key) for tool in tools]
     schema: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
     written = brace + after
@@ -124,10 +126,20 @@ def with_instruction(messages: Sequence[Message], text: str) -> list[Message]:
 
 def _answer_or_call(tokenizer: PreTrainedTokenizerBase | None, tools: Sequence[Tool], answer: JsonSchema) -> JsonSchema:
     """Return the schema of a response that is an answer or a call. Calls that begin with a mark are not restricted."""
-    mark = "" if tokenizer is None else tool_call_prefix(tokenizer, tools).partition("{")[0].strip()
-    if tokenizer is None or mark:
+    if tokenizer is None:
+        return answer
+    mark = tool_call_prefix(tokenizer, tools).partition("{")[0]
+    if thinking := thinking_format(tokenizer):
+        mark = mark.rpartition(thinking.end)[2]
+    if mark := mark.strip():
         return replace(answer, unless=mark)
-    return JsonSchema({"anyOf": [tool_call_schema(tools, "").schema, {"$defs": {}, **answer.schema}]})
+    call = tool_call_schema(tools, "", _arguments_key(tokenizer, tools))
+    return JsonSchema({"anyOf": [call.schema, {"$defs": {}, **answer.schema}]})
+
+
+def _arguments_key(tokenizer: PreTrainedTokenizerBase, tools: Sequence[Tool]) -> str:
+    """Return the name of the property that holds the arguments of a call in JSON, as the chat template writes it."""
+    return "parameters" if '"parameters"' in tool_call_prefix(tokenizer, tools, _name(tools[0])) else "arguments"
 
 
 def _call_schema(function: Mapping[str, Any], key: str) -> dict[str, Any]:

@@ -62,18 +62,19 @@ def ask(
     asked = Question(question)  # checked before anything is loaded
     condition, template = options.where_filter(where), read_template(prompt, model)
     load_model = prepare_model(model, device=device, engine=engine, weights=weights)
+    from antiphon.pipelines.models.drafters import resolve_drafter, window_size
+
+    size = window_size(window) if window else None
+    factory = resolve_drafter("nothing") if plain else resolve_drafter(drafter, bita=bita, window=size)
     location = index_of(paths, index)
     start_traces(trace)
     if model == options.EXTRACTIVE:
         preload_encoders()
     with console.status(f"Opening {shown_location(location)}"):
-        from antiphon.pipelines.models.drafters import resolve_drafter, window_size
         from antiphon.pipelines.prompt import template_prompt
         from antiphon.pipelines.rag import Rag
         from antiphon.retrieval import Retriever
 
-        size = window_size(window) if window else None
-        factory = resolve_drafter("nothing") if plain else resolve_drafter(drafter, bita=bita, window=size)
         retriever = Retriever.open(location, device=device)
         store = sessions_in(sessions, retriever)
     language_model = load_model(factory)

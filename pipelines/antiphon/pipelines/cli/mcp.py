@@ -36,6 +36,9 @@ def mcp(
     template = read_template(prompt, model)
     location = index if collections is not None else find_index(index)
     load_model = prepare_model(model, device=device, dtype=dtype, engine=engine, weights=weights)
+    from antiphon.pipelines.models.drafters import resolve_drafter
+
+    factory = resolve_drafter(drafter)
     documents = served_documents(location, collections, (), read_only=True)
 
     def load() -> Service:
@@ -44,7 +47,7 @@ def mcp(
 
         with console.status(documents.status):
             documents.open(None, device)
-        own: dict[str, Any] = {"template": template, "quote_first": False, "drafter": drafter}
+        own: dict[str, Any] = {"template": template, "quote_first": False, "drafter": factory}
         return load_service(load_model, model, ServerSettings(read_only=True), documents, k=k, **own)
 
     start_traces(trace)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -90,21 +91,24 @@ def prepare_model(
     return load
 
 
-def check_model(name: str, **options: Any) -> None:
-    """Check a local model's name and memory, without loading anything.
+def check_model(name: str, *, engine: Any, weights: Any, **options: Any) -> None:
+    """Check a local model's name and memory, the engine and the weights, without loading anything.
 
     Args:
         options: Arguments of `check_memory`.
 
     Raises:
-        ValueError: there is no such model.
+        ValueError: there is no such model, engine or weights.
+        ImportError: ``weights`` needs a package that is not installed.
         NotEnoughMemoryError: the model does not fit.
     """
+    from antiphon.accel.decoding.options import DecodingOptions
     from antiphon.accel.memory_estimate import check_memory
 
     check_name(name)
+    DecodingOptions(engine=engine, weights=weights)
     if name not in BUNDLED and not is_gguf(name):
-        check_memory(name, **options)
+        check_memory(name, engine=engine, weights=weights, **options)
 
 
 def _open_cached(opened: Future[LanguageModel | None], name: str, options: dict[str, Any]) -> None:
@@ -126,7 +130,12 @@ def preload_encoders() -> None:
     from antiphon.pipelines.relevance import bundled_encoders
 
     gettempdir()  # torch needs one; without one the error is raised here, not in the thread
-    Thread(target=bundled_encoders, daemon=True).start()
+
+    def load() -> None:
+        with suppress(Exception):  # loaded again by the thread that needs them, which reports what is wrong
+            bundled_encoders()
+
+    Thread(target=load, daemon=True).start()
 
 
 def connect(address: str) -> RemoteLanguageModel:

@@ -115,7 +115,10 @@ def serve(
     # Answers of the reader are quoted without running it.
     quoting = options.EXTRACTIVE if model == options.DEFAULT_MODEL else model
     load_model = prepare_model(quoting, device=device, dtype=dtype, engine=engine, weights=weights)
-    location = index_of(paths, index) if paths else index
+    from antiphon.pipelines.models.drafters import resolve_drafter
+
+    factory = resolve_drafter(drafter)
+    location = index_of(paths, index) if paths or index else None
     documents = served_documents(location, collections, keys or (), read_only=read_only)
     with _uncollected():
         from antiphon.pipelines.server.access_control import LOOPBACK, check_listen_address, is_loopback
@@ -138,7 +141,7 @@ def serve(
         start_traces(trace)
         with console.status(documents.status):
             documents.open(embedder, device)
-        own: dict[str, Any] = {"template": template, "quote_first": quote, "drafter": drafter}
+        own: dict[str, Any] = {"template": template, "quote_first": quote, "drafter": factory}
         service = load_service(load_model, model, settings, documents, k=k, **own)
         _show_addresses(service, host, port)
         run_server(_application(service), host, port, drain_seconds=drain, drain_delay=drain_delay)
@@ -172,6 +175,7 @@ def load_service(
         model: the model's name, as the user gave it.
         template: the prompt template, see `template_prompt`; None: the model's own format.
         quote_first: as in `Rag`.
+        drafter: the drafter's factory, or "auto".
 
     Raises:
         ValueError: the model needs documents and there are none, or the model does not accept
@@ -179,13 +183,12 @@ def load_service(
     """
     from antiphon.accel.remote_language_model import RemoteLanguageModel
     from antiphon.pipelines.extractive_model import ExtractiveModel
-    from antiphon.pipelines.models.drafters import resolve_drafter
     from antiphon.pipelines.prompt import template_prompt
     from antiphon.pipelines.server.service import make_service
 
     if model in (options.EXTRACTIVE, options.DEFAULT_MODEL) and not documents.locations:
         raise ValueError(NO_INDEX.format(model))
-    language_model: Any = load_model(resolve_drafter(drafter))
+    language_model: Any = load_model(drafter)
     if isinstance(language_model, RemoteLanguageModel):
         name = name_for_clients(language_model.name)
     else:

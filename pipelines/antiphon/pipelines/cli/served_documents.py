@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antiphon.pipelines.cli import console
-from antiphon.pipelines.cli.index_location import DEFAULT_INDEX, find_index, nearest_index
+from antiphon.pipelines.cli.index_location import DEFAULT_INDEX, nearest_index
 from antiphon.pipelines.rendering.sanitize import sanitize_line
 from antiphon.retrieval.postgres.address import PostgresAddress, is_postgres, shown_location
 
@@ -62,9 +62,9 @@ class ServedDocuments:
         from antiphon.pipelines.server.collections import open_retrievers
         from antiphon.retrieval import load_embedder
 
+        self.embedder = load_embedder(embedder, device) if embedder else None
         self.retrievers = open_retrievers(self.locations, device)
-        first = next((each.embedder for each in self.retrievers.values()), None)
-        self.embedder = load_embedder(embedder, device) if embedder else first
+        self.embedder = self.embedder or next((each.embedder for each in self.retrievers.values()), None)
 
     @property
     def reranker(self) -> Reranker | None:
@@ -108,18 +108,18 @@ def served_documents(
     """Return the documents and keys of a server without opening them.
 
     Args:
-        index: the folder of an index, or the address of a table; None: the nearest default index, unless there are
-            collections.
+        index: the folder of an index, as `find_index` returns it, or the address of a table; None: the nearest default
+            index, unless there are collections.
 
     Raises:
         ValueError: both an index and collections are given, or the file of collections is not
             valid.
-        OSError: there is no such index, or the file cannot be read.
+        OSError: the file cannot be read.
     """
     from antiphon.pipelines.server.access_control import AccessKeys
 
     if collections is None:
-        location = nearest_index() if index is None else find_index(index)
+        location = nearest_index() if index is None else index
         locations = {} if location is None else {_collection_name(location): location}
         return ServedDocuments(locations, AccessKeys(api_keys), read_only=set(locations) if read_only else set())
     if index is not None:

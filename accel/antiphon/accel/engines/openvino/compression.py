@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from contextlib import redirect_stdout
-from importlib.metadata import version as version_of
 from importlib.util import find_spec
 from io import StringIO
 from typing import TYPE_CHECKING, Any
@@ -35,14 +34,10 @@ differ by 1.1. Masks and positions are checked more closely, with uncompressed w
 """
 
 
-def is_installed() -> bool:
-    """Return whether the package ``nncf`` is installed."""
-    return find_spec("nncf") is not None
-
-
-def version() -> str:
-    """Return the version of nncf."""
-    return version_of("nncf")
+def require_nncf() -> None:
+    """Raise ImportError if the package ``nncf`` is not installed."""
+    if find_spec("nncf") is None:
+        raise ImportError("Compressed weights need nncf: pip install 'antiphon[int8]'.")
 
 
 def compress(graph: openvino.Model, weights: str) -> openvino.Model:
@@ -50,15 +45,9 @@ def compress(graph: openvino.Model, weights: str) -> openvino.Model:
 
     Args:
         weights: "int8" or "int4".
-
-    Raises:
-        ImportError: nncf is not installed.
     """
-    try:
-        with redirect_stdout(StringIO()):
-            import nncf
-    except ImportError as error:
-        raise ImportError("Compressed weights need nncf: pip install 'antiphon[int8]'") from error
+    with redirect_stdout(StringIO()):
+        import nncf
     mode, options = MODES[weights]
     nncf.set_log_level(logging.ERROR)
     smaller_groups = nncf.AdvancedCompressionParameters(group_size_fallback_mode=nncf.GroupSizeFallbackMode.ADJUST)

@@ -144,8 +144,6 @@ def unsupported_reason(model: PreTrainedModel, weights: str = "") -> str | None:
     """
     if not is_installed():
         return "OpenVINO is not installed: pip install openvino."
-    if weights and not compression.is_installed():
-        return "Compressed weights need nncf: pip install 'antiphon[int8]'."
     if platform.machine() not in MACHINES:
         return f"OpenVINO's paged attention needs an x86 CPU, and this machine is {platform.machine()}."
     devices = {each.device.type for each in model.parameters()} - {"cpu"}

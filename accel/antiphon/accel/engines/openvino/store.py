@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
+from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.accel.cache_folder import cache_folder
-from antiphon.accel.engines.openvino import compression
 from antiphon.accel.engines.openvino.runtime import core, cpu_name, version
 from antiphon.accel.engines.openvino.weights import mark_decompression
 from antiphon.accel.files import is_intact, verified_folder, write_cache_file
@@ -61,7 +61,7 @@ def fingerprint(model: PreTrainedModel, weights: str = "") -> str:
     libraries = {"openvino": version(), "torch": torch.__version__, "transformers": transformers.__version__}
     versions = libraries | {"format": str(FORMAT)}
     if weights:
-        versions |= {"weights": weights, "nncf": compression.version()}
+        versions |= {"weights": weights, "nncf": version_of("nncf")}
     checkpoint = checkpoint_of(model)
     files = [] if checkpoint is None else [each.identity for each in checkpoint.files]
     facts = [type(model).__name__, settings, versions, files]
