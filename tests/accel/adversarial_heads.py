@@ -15,7 +15,7 @@ from tests.tiny import VOCAB_SIZE
 class Eager(HeadStats):
     """Runs the head to its full depth in every step, whatever it costs and brings."""
 
-    def pays(self, gain: float) -> bool:
+    def pays(self, gains: Sequence[float]) -> bool:
         """Return True."""
         return True
 
