@@ -42,7 +42,6 @@ from benchmarks.teacher_forcing import EngineForcing
 if TYPE_CHECKING:
     from antiphon.accel import LanguageModel
     from antiphon.accel.decoding.stats import Step
-    from antiphon.accel.drafting.draft import Drafter
 
 RATES: dict[str, tuple[float, ...]] = {"head": ACCEPTANCE, "both": ACCEPTANCE, "both, always wrong": (0.0,)}
 """Acceptance rates by depth of the head of each method. All heads claim the same probabilities."""
@@ -145,7 +144,7 @@ def _decode(language_model: Any, job: ReplayJob, name: str, head: RecordedHead |
     from antiphon.accel.generate import generate
     from antiphon.pipelines.benchmark.methods import MethodRun
 
-    def drafter() -> Drafter:
+    def drafter() -> Any:
         if head is not None:
             head.text = (*job.prompt, *job.answer)
         wrapped: Any = WithoutLogits(Head(head) if name == "head" and head is not None else Blend(head=head))

@@ -344,7 +344,12 @@ def test_an_mtp_layer_guesses_with_the_lm_head_of_openvino(tmp_path: Path, monke
     loaded = LanguageModel.from_pretrained(save_mtp_checkpoint("qwen3_5", tmp_path), **options)
     head: Any = engine_of(loaded.model).head
     head.stats, used, find = Eager(), list[Tensor](), head.module.find_guesses
-    monkeypatch.setattr(head.module, "find_guesses", lambda output, width: used.append(output) or find(output, width))
+
+    def find_and_note(output: Tensor, width: int) -> Any:
+        used.append(output)
+        return find(output, width)
+
+    monkeypatch.setattr(head.module, "find_guesses", find_and_note)
     text = loaded.generate("A prompt", max_new_tokens=24, num_draft_tokens=8).text
     assert text == loaded.generate("A prompt", max_new_tokens=24, num_draft_tokens=0).text
     for output in used:

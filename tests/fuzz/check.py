@@ -82,8 +82,9 @@ def engine_of(case: Case) -> EngineName:
 
 
 def drafter_of(case: Case, text: list[int]) -> Drafter:
-    drafter: Any = Scripted(case.scripts, text) if case.drafter == "script" else FACTORIES[case.drafter]()
-    if head := head_part(drafter):
+    drafter: Drafter = Scripted(case.scripts, text) if case.drafter == "script" else FACTORIES[case.drafter]()
+    head: Any = head_part(drafter)
+    if head is not None:
         head.model.text = text
     return drafter
 

@@ -1,4 +1,4 @@
-"""Sessions of draft heads that are layers with a cache of their own: one layer, or several MTP layers."""
+"""Sessions of draft heads with their own KV cache: heads of one layer, and heads of several MTP layers."""
 
 from __future__ import annotations
 
