@@ -78,12 +78,17 @@ def head_speed(
     passages: Annotated[int, typer.Option(help="Number of passages in the prompts.")] = 5,
     limit: Limit = 8,
     max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens of an answer.")] = 128,
+    num_draft_tokens: Annotated[
+        int | None, typer.Option(help="Draft rows per step; default: as many as measured costs and chances favour.")
+    ] = None,
+    lookup: Annotated[bool, typer.Option(help="Also measure OpenVINO GenAI, which needs twice the memory.")] = True,
     task: Task = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure tokens per second on OpenVINO with a head of given acceptance and the cost of a head of a given shape."""
     import torch
 
+    from antiphon.accel.engines.openvino.engine import OpenVINOEngine
     from antiphon.accel.engines.torch.engine import engine_of
     from antiphon.accel.engines.torch.loading import load_pretrained
     from antiphon.accel.language_model import LanguageModel
@@ -105,41 +110,40 @@ def head_speed(
     language_model = LanguageModel(loaded, tokenizer, name=model, engine="openvino")
     samples = load_samples(file, task=task, limit=limit)
     jobs = replay_jobs(language_model, samples, limit=max_new_tokens, passages=passages)
-    figures = _measure(language_model, jobs, heads, max_new_tokens)
+    engine = language_model.engine
+    assert isinstance(engine, OpenVINOEngine)
+    engine.lock.run(lambda: (engine.step_cost(), engine.bigrams))
+    lookups = _lookups(language_model) if lookup else []
+    with EngineForcing(engine, end=tokenizer.eos_token_id) as forcing:
+        found: dict[str, list[Decoded]] = defaultdict(list)
+        for number, job in enumerate([jobs[0], *jobs]):  # the first one warms up
+            for name in ("references", *heads):
+                forcing.follow(len(job.prompt), job.answer)
+                found[name].append(_decode(language_model, job, name, heads.get(name), num_draft_tokens))
+                if name in heads and not number:
+                    heads[name].passes = 0
+            for method in lookups if number else ():
+                found[method.name].append(_look_up(language_model, job, method, max_new_tokens))
+    figures = [_figures(name, answers[-len(jobs) :], heads.get(name)) for name, answers in found.items()]
     title = f"{model}, {len(jobs)} answers over {passages} passages, {kind}"
     _print(title, COLUMNS, figures, facts | {"file": file, "answers": len(jobs), "head": kind}, as_json=as_json)
 
 
-def _measure(
-    language_model: LanguageModel, jobs: Sequence[ReplayJob], heads: dict[str, RecordedHead], limit: int
-) -> list[dict[str, Any]]:
-    """Decode each answer with each method in turn, and return the figures of each method."""
-    from antiphon.accel.engines.openvino.engine import OpenVINOEngine
-
-    engine, end = language_model.engine, language_model.tokenizer.eos_token_id
-    assert isinstance(engine, OpenVINOEngine)
-    engine.lock.run(lambda: (engine.step_cost(), engine.bigrams))
+def _lookups(language_model: LanguageModel) -> list[ReplayedGenAI]:
+    """Return OpenVINO GenAI's prompt lookups, with the model exported."""
     export_for_replays(language_model.model)
-    pipelines = ReplayPipelines(end)
-    lookups = [OpenVINOGenAI(f"{GENAI_LOOKUP}:{tokens}", tokens, pipelines) for tokens in LOOKUPS]
-    found: dict[str, list[Decoded]] = defaultdict(list)
-    with EngineForcing(engine, end=end) as forcing:
-        for number, job in enumerate([jobs[0], *jobs]):  # the first one warms up
-            for name in ("references", *heads):
-                forcing.follow(len(job.prompt), job.answer)
-                found[name].append(_decode(language_model, job, name, heads.get(name)))
-                if name in heads and not number:
-                    heads[name].passes = 0
-            for method in lookups if number else ():
-                theirs = ReplayedGenAI(method)(language_model, job, limit)
-                seconds = theirs.seconds - theirs.first_token_seconds
-                found[method.name].append(
-                    Decoded(len(theirs.tokens) - 1, theirs.steps, seconds, theirs.first_token_seconds)
-                )
-    return [_figures(name, answers[-len(jobs) :], heads.get(name)) for name, answers in found.items()]
+    pipelines = ReplayPipelines(language_model.tokenizer.eos_token_id)
+    return [ReplayedGenAI(OpenVINOGenAI(f"{GENAI_LOOKUP}:{tokens}", tokens, pipelines)) for tokens in LOOKUPS]
 
 
-def _decode(language_model: Any, job: ReplayJob, name: str, head: RecordedHead | None) -> Decoded:
+def _look_up(language_model: LanguageModel, job: ReplayJob, method: ReplayedGenAI, limit: int) -> Decoded:
+    run = method(language_model, job, limit)
+    return Decoded(len(run.tokens) - 1, run.steps, run.seconds - run.first_token_seconds, run.first_token_seconds)
+
+
+def _decode(
+    language_model: Any, job: ReplayJob, name: str, head: RecordedHead | None, num_draft_tokens: int | None
+) -> Decoded:
     """Decode one answer, with ``head`` if it is given."""
     from antiphon.accel.generate import generate
     from antiphon.pipelines.benchmark.methods import MethodRun
@@ -165,6 +169,7 @@ def _decode(language_model: Any, job: ReplayJob, name: str, head: RecordedHead |
         tokenizer=language_model.tokenizer,
         drafter=drafter,
         engine="openvino",
+        num_draft_tokens=num_draft_tokens,
         max_new_tokens=len(job.answer),
         do_sample=False,
         on_step=note,
