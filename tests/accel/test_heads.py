@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.nn import Module
 from transformers import DynamicCache, GenerationConfig
 from transformers.generation.candidate_generator import (
     DFlashTokenCandidateGenerator,
@@ -285,6 +286,18 @@ def test_embeddings_and_lm_head_are_in_memory_once(tmp_path: Path) -> None:
     assert head.num_bytes == sum(
         each.nbytes for name, each in weights.items() if name.startswith(("fc", "layers", "n"))
     )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_head_holds_no_copy_of_the_weights_of_its_model(kind: str, load: Any) -> None:
+    model = load(kind).model
+    head: Any = engine_of(model).head
+    shared = {each.untyped_storage().data_ptr() for each in model.state_dict().values()}
+    parts = [each for owner in (head, getattr(head, "module", head)) for each in vars(owner).values()]
+    held = [each for part in parts for each in (part.parameters() if isinstance(part, Module) else [part])]
+    storages = [each.untyped_storage() for each in held if isinstance(each, Tensor)]
+    own = {each.data_ptr(): each.nbytes() for each in storages if each.data_ptr() not in shared}
+    assert abs(sum(own.values()) - head.num_bytes) < 1000  # an EAGLE-3 head's table of tokens is not a weight
 
 
 @pytest.mark.parametrize("kind", KINDS)
