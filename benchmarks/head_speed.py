@@ -1,6 +1,7 @@
 """Speed with a recorded draft head on OpenVINO: references alone, the head alone, both, and both with a wrong head.
 
-Every forward pass of the model and every pass of a head of its shape is computed in full.
+OpenVINO GenAI's prompt lookup is measured in the same run. Every forward pass of the models and every pass of a head
+of its shape is computed in full. Without FILE, the cost of a pass of each kind of head is measured.
 
 python -m benchmarks.head_speed FILE --model qwen2.5-0.5b
 """
@@ -9,13 +10,12 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from time import process_time
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import numpy as np
 import typer
 
-from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.drafters import Blend
 from antiphon.accel.drafting.drafters.head import Head
 from antiphon.pipelines.benchmark.facts import run_facts
@@ -23,17 +23,31 @@ from antiphon.pipelines.benchmark.samples import load_samples
 from antiphon.pipelines.cli import console
 from antiphon.pipelines.cli.options import AsJson, Limit, Task
 from antiphon.pipelines.rendering.tables import result_table
-from benchmarks.forced_methods import ReplayJob, WithoutLogits, replay_jobs
+from benchmarks.forced_methods import (
+    ReplayedGenAI,
+    ReplayJob,
+    ReplayPipelines,
+    WithoutLogits,
+    checked,
+    export_for_replays,
+    replay_jobs,
+)
+from benchmarks.head_shapes import SHAPES, head_of_shape, pass_milliseconds
 from benchmarks.heads import ACCEPTANCE, RecordedHead
+from benchmarks.openvino_genai import GENAI_LOOKUP, OpenVINOGenAI
 from benchmarks.program import program
 from benchmarks.shapes import stored_shape
 from benchmarks.teacher_forcing import EngineForcing
 
 if TYPE_CHECKING:
-    from antiphon.accel.drafting.draft import Drafter
+    from antiphon.accel import LanguageModel
+    from antiphon.accel.decoding.stats import Step
 
-DRAFT_VOCAB = 32_000
-"""Vocabulary of the head, as most EAGLE-3 heads have it."""
+RATES: dict[str, tuple[float, ...]] = {"head": ACCEPTANCE, "both": ACCEPTANCE, "both, always wrong": (0.0,)}
+"""Acceptance rates by depth of the head of each method. All heads claim the same probabilities."""
+
+LOOKUPS = (5, 10)
+"""Draft tokens per step of OpenVINO GenAI's prompt lookup: its default, and the fastest number on long copied texts."""
 
 COLUMNS = {
     "method": "drafts",
@@ -41,48 +55,37 @@ COLUMNS = {
     "tokens_per_second": "tokens/s",
     "with_prefill": "with prefill",
     "step_ms": "step, ms",
+    "cpu_ms": "processor ms per token",
     "passes_per_step": "passes per step",
     "pass_ms": "pass, ms",
 }
 
 
-def head_of_shape(config: Any, threads: int) -> Callable[[int], object]:
-    """Return a function that computes a pass of an EAGLE-3 head of a model's shape over a number of tokens.
+class Decoded(NamedTuple):
+    """One answer. All numbers leave out the prefill and the first token, except ``prefill_seconds``."""
 
-    It computes all products of the head with random weights in 16 bits, and the logits of the last token; attention
-    over the context, which is a small part of a layer, is left out.
-    """
-    from openvino import Model, opset13
-
-    from antiphon.accel.engines.openvino.quantized_head import compile_head
-
-    random, size, inner = np.random.default_rng(0), config.hidden_size, config.intermediate_size
-    keys = 2 * config.num_key_value_heads * size // config.num_attention_heads
-
-    def product(node: Any, rows: int, columns: int) -> Any:
-        weights = random.standard_normal((rows, columns), dtype=np.float32).astype(np.float16)
-        return opset13.matmul(node, opset13.convert(opset13.constant(weights), "f32"), False, True)
-
-    states = opset13.parameter([-1, 3 * size], np.float32)
-    hidden = product(states, size, 3 * size)
-    attended = product(opset13.concat([hidden, hidden], 1), size + keys, 2 * size)
-    hidden = product(opset13.gather(attended, np.arange(size), 1), size, size)
-    gated = opset13.multiply(opset13.swish(product(hidden, inner, size)), product(hidden, inner, size))
-    last = opset13.gather(product(gated, size, inner), np.array([-1]), 0)
-    request = compile_head(Model([product(last, DRAFT_VOCAB, size)], [states], "head"), "f32", threads)
-    return lambda tokens: request.infer([np.ones((tokens, 3 * size), dtype=np.float32)])
+    tokens: int
+    steps: int
+    seconds: float
+    prefill_seconds: float
+    cpu_seconds: float | None = None
 
 
 def head_speed(
-    file: Annotated[str, typer.Argument(help="Recorded answers as JSONL.")],
+    file: Annotated[str | None, typer.Argument(help="Recorded answers as JSONL.")] = None,
     model: Annotated[str, typer.Option(help="A shape of benchmarks/shapes.py.")] = "qwen2.5-0.5b",
+    kind: Annotated[str, typer.Option(help=f"The head's shape: {', '.join(SHAPES)}.")] = "eagle3",
     passages: Annotated[int, typer.Option(help="Number of passages in the prompts.")] = 5,
     limit: Limit = 8,
     max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens of an answer.")] = 128,
+    num_draft_tokens: Annotated[
+        int | None, typer.Option(help="Draft rows per step; default: as many as measured costs and chances favour.")
+    ] = None,
+    lookup: Annotated[bool, typer.Option(help="Also measure OpenVINO GenAI, which needs twice the memory.")] = True,
     task: Task = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure tokens per second on OpenVINO with a head of given acceptance and the cost of an EAGLE-3 head."""
+    """Measure tokens per second on OpenVINO with a head of given acceptance and the cost of a head of a given shape."""
     import torch
 
     from antiphon.accel.engines.openvino.engine import OpenVINOEngine
@@ -91,48 +94,74 @@ def head_speed(
     from antiphon.accel.language_model import LanguageModel
 
     console.quiet_libraries()
+    if kind not in SHAPES:
+        raise typer.BadParameter(f"kind is {kind!r}; give one of {', '.join(SHAPES)}.")
     loaded, tokenizer = load_pretrained(stored_shape(model))
-    run = head_of_shape(loaded.config, torch.get_num_threads())
-    heads = {name: RecordedHead(acceptance=rates, run=run) for name, rates in _rates().items()}
+    facts = run_facts("head_speed", model, loaded, program="python -m benchmarks.head_speed")
+    if file is None:
+        costs = pass_milliseconds(loaded.config, torch.get_num_threads())
+        columns = {"kind": "head", "pass_ms": "pass, ms"}
+        rows = [{"kind": name, "pass_ms": each} for name, each in costs.items()]
+        _print(f"{model}, passes in 8 bits", columns, rows, facts, as_json=as_json)
+        return
+    run = head_of_shape(loaded.config, kind, torch.get_num_threads())
+    heads = {name: RecordedHead(acceptance=rates, run=run) for name, rates in RATES.items()}
     engine_of(loaded).head = heads["both"]
     language_model = LanguageModel(loaded, tokenizer, name=model, engine="openvino")
+    samples = load_samples(file, task=task, limit=limit)
+    jobs = replay_jobs(language_model, samples, limit=max_new_tokens, passages=passages)
     engine = language_model.engine
     assert isinstance(engine, OpenVINOEngine)
     engine.lock.run(lambda: (engine.step_cost(), engine.bigrams))
-    jobs = replay_jobs(
-        language_model, load_samples(file, task=task, limit=limit), limit=max_new_tokens, passages=passages
-    )
-    found: dict[str, list[list[Step]]] = defaultdict(list)
+    lookups = _lookups(language_model) if lookup else []
     with EngineForcing(engine, end=tokenizer.eos_token_id) as forcing:
+        found: dict[str, list[Decoded]] = defaultdict(list)
         for number, job in enumerate([jobs[0], *jobs]):  # the first one warms up
             for name in ("references", *heads):
                 forcing.follow(len(job.prompt), job.answer)
-                steps = _decode(language_model, job, name, heads.get(name))
-                if number:
-                    found[name].append(steps)
-                elif name in heads:
+                found[name].append(_decode(language_model, job, name, heads.get(name), num_draft_tokens))
+                if name in heads and not number:
                     heads[name].passes = 0
-    figures = [_figures(name, answers, heads.get(name)) for name, answers in found.items()]
-    facts = run_facts("head_speed", model, loaded, program="python -m benchmarks.head_speed")
-    if as_json:
-        typer.echo(json.dumps(facts | {"file": file, "answers": len(jobs), "methods": figures}))
-        return
-    console.out.print(result_table(f"{model}, {len(jobs)} answers over {passages} passages", COLUMNS, figures))
+            for method in lookups if number else ():
+                found[method.name].append(_look_up(language_model, job, method, max_new_tokens))
+    figures = [_figures(name, answers[-len(jobs) :], heads.get(name)) for name, answers in found.items()]
+    title = f"{model}, {len(jobs)} answers over {passages} passages, {kind}"
+    _print(title, COLUMNS, figures, facts | {"file": file, "answers": len(jobs), "head": kind}, as_json=as_json)
 
 
-def _rates() -> dict[str, tuple[float, ...]]:
-    return {"head": ACCEPTANCE, "both": ACCEPTANCE, "both, always wrong": (0.0,)}
+def _lookups(language_model: LanguageModel) -> list[ReplayedGenAI]:
+    """Return OpenVINO GenAI's prompt lookups, with the model exported."""
+    export_for_replays(language_model.model)
+    pipelines = ReplayPipelines(language_model.tokenizer.eos_token_id)
+    return [ReplayedGenAI(OpenVINOGenAI(f"{GENAI_LOOKUP}:{tokens}", tokens, pipelines)) for tokens in LOOKUPS]
 
 
-def _decode(language_model: Any, job: ReplayJob, name: str, head: RecordedHead | None) -> list[Step]:
+def _look_up(language_model: LanguageModel, job: ReplayJob, method: ReplayedGenAI, limit: int) -> Decoded:
+    run = method(language_model, job, limit)
+    return Decoded(len(run.tokens) - 1, run.steps, run.seconds - run.first_token_seconds, run.first_token_seconds)
+
+
+def _decode(
+    language_model: Any, job: ReplayJob, name: str, head: RecordedHead | None, num_draft_tokens: int | None
+) -> Decoded:
+    """Decode one answer, with ``head`` if it is given."""
     from antiphon.accel.generate import generate
+    from antiphon.pipelines.benchmark.methods import MethodRun
 
-    def drafter() -> Drafter:
+    def drafter() -> Any:
         if head is not None:
             head.text = (*job.prompt, *job.answer)
-        return WithoutLogits(Blend(head=head) if head is None or name != "head" else Head(head))
+        wrapped: Any = WithoutLogits(Head(head) if name == "head" and head is not None else Blend(head=head))
+        wrapped.parts += (name,)  # methods do not share acceptance statistics
+        return wrapped
 
     steps: list[Step] = []
+    times: list[float] = []
+
+    def note(step: Step) -> None:
+        steps.append(step)
+        times.append(process_time())
+
     output: Any = generate(
         language_model.model,
         job.prompt,
@@ -140,28 +169,42 @@ def _decode(language_model: Any, job: ReplayJob, name: str, head: RecordedHead |
         tokenizer=language_model.tokenizer,
         drafter=drafter,
         engine="openvino",
+        num_draft_tokens=num_draft_tokens,
         max_new_tokens=len(job.answer),
         do_sample=False,
-        on_step=steps.append,
+        on_step=note,
     )
-    if tuple(output[0].tolist()[len(job.prompt) :]) != job.answer:
-        raise ValueError(f"{name} emitted other tokens than the recorded ones.")
-    return steps
+    emitted = tuple(output[0].tolist()[len(job.prompt) :])
+    first, *others = steps
+    seconds = sum(step.seconds for step in others)
+    checked(name, MethodRun(emitted, seconds, first.seconds, len(others), None), job.answer)
+    tokens = sum(len(step.tokens) for step in others)
+    return Decoded(tokens, len(others), seconds, first.seconds, times[-1] - times[0])
 
 
-def _figures(name: str, answers: list[list[Step]], head: RecordedHead | None) -> dict[str, Any]:
-    steps = [step for answer in answers for step in answer[1:]]
-    tokens, seconds = sum(len(step.tokens) for step in steps), sum(step.seconds for step in steps)
-    prefill = sum(answer[0].seconds for answer in answers)
+def _figures(name: str, answers: Sequence[Decoded], head: RecordedHead | None) -> dict[str, Any]:
+    tokens, steps = sum(each.tokens for each in answers), sum(each.steps for each in answers)
+    seconds, prefill = sum(each.seconds for each in answers), sum(each.prefill_seconds for each in answers)
+    cpu = [each.cpu_seconds for each in answers if each.cpu_seconds is not None]
     return {
         "method": name,
-        "tokens_per_step": tokens / len(steps),
+        "tokens_per_step": tokens / steps,
         "tokens_per_second": tokens / seconds,
         "with_prefill": (tokens + len(answers)) / (seconds + prefill),
-        "step_ms": 1000 * seconds / len(steps),
+        "step_ms": 1000 * seconds / steps,
+        "cpu_ms": 1000 * sum(cpu) / tokens if cpu else None,
         "pass_ms": None if head is None else 1000 * head.stats.pass_seconds,
-        "passes_per_step": None if head is None else head.passes / len(steps),
+        "passes_per_step": None if head is None else head.passes / steps,
     }
+
+
+def _print(
+    title: str, columns: dict[str, str], rows: list[dict[str, Any]], facts: dict[str, Any], *, as_json: bool
+) -> None:
+    if as_json:
+        typer.echo(json.dumps(facts | {"rows": rows}))
+    else:
+        console.out.print(result_table(title, columns, rows))
 
 
 app = program(head_speed)

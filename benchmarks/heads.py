@@ -18,7 +18,7 @@ import typer
 
 from antiphon.accel.drafting.draft import Drafter, Tokens
 from antiphon.accel.drafting.drafters import Blend
-from antiphon.accel.drafting.drafters.head import DraftHead, Guesses, Head, HeadStats, HiddenStates
+from antiphon.accel.drafting.drafters.head import MAX_DEPTH, DraftHead, Guesses, Head, HeadStats, HiddenStates
 from antiphon.pipelines.benchmark.facts import command_line
 from antiphon.pipelines.benchmark.samples import SHIPPED, load_samples
 from antiphon.pipelines.cli import console
@@ -38,9 +38,12 @@ COLUMNS = {"rows": "draft rows", "references": "references", "head": "head", "bo
 class RecordedHead(DraftHead):
     """A `DraftHead` that guesses the recorded token with given probabilities by depth, and else a random one.
 
+    A guess depends on its position and depth alone, so that all methods get the same guesses.
+
     Attributes:
         text: Prompt and recorded answer of the current request.
         acceptance: Probability of a right guess by depth; the last one also holds for deeper guesses.
+        claimed: Probability by depth that the head gives its guesses.
         layers: Indices of the hidden states that a head of this shape reads.
         passes: Number of passes so far.
         run: Called for each pass with its number of tokens, to spend the time of a real head's pass.
@@ -48,10 +51,10 @@ class RecordedHead(DraftHead):
 
     text: Tokens = ()
     acceptance: Sequence[float] = ACCEPTANCE
+    claimed: Sequence[float] = ACCEPTANCE
     layers: tuple[int, ...] = (-1,)
     stats: HeadStats = field(default_factory=HeadStats)
     run: Callable[[int], object] = lambda tokens: None
-    random: Random = field(default_factory=lambda: Random(1))
     name: str = "recorded"
     passes: int = 0
 
@@ -81,10 +84,11 @@ class RecordedSession:
         head = self.head
         head.run(tokens)
         head.passes += 1
-        chance = head.acceptance[min(self.depth, len(head.acceptance) - 1)]
+        right, claimed = (rates[min(self.depth, len(rates) - 1)] for rates in (head.acceptance, head.claimed))
+        random = Random(MAX_DEPTH * self.place + self.depth)
         self.depth, self.place = self.depth + 1, self.place + 1
-        self.is_right = self.is_right and head.random.random() < chance and self.place < len(head.text)
-        return [(head.text[self.place] if self.is_right else head.random.randrange(1000), chance)]
+        self.is_right = self.is_right and random.random() < right and self.place < len(head.text)
+        return [(head.text[self.place] if self.is_right else random.randrange(1000), claimed)]
 
 
 def draft_states(head: Head) -> Head:
@@ -117,7 +121,9 @@ def tokens_per_step(recordings: Sequence[Recording], rows: int, acceptance: Sequ
         acceptance: Acceptance rate of the head by depth.
     """
     tokens, steps = Counter[str](), Counter[str]()
-    alone, both = (RecordedHead(acceptance=acceptance, stats=HeadStats(is_timed=False)) for _ in range(2))
+    alone, both = (
+        RecordedHead(acceptance=acceptance, claimed=acceptance, stats=HeadStats(is_timed=False)) for _ in range(2)
+    )
     for recording in recordings:
         for name, drafter in drafters_of(recording, alone, both).items():
             taken = list(replay_steps(recording, drafter, rows))

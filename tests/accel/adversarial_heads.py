@@ -1,4 +1,4 @@
-"""Draft heads for tests that guess without weights: random ones, NaN, or always wrong; they run in every step."""
+"""Draft heads for tests that guess without weights (often right, random, NaN, always wrong) and run in every step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.tiny import VOCAB_SIZE
 class Eager(HeadStats):
     """Runs the head to its full depth in every step, whatever it costs and brings."""
 
-    def pays(self, gain: float) -> bool:
+    def pays(self, gains: Sequence[float]) -> bool:
         """Return True."""
         return True
 
@@ -24,13 +24,16 @@ class AdversarialHead(DraftHead):
     """A `DraftHead` whose sessions are `AdversarialSession`s.
 
     Args:
-        kind: "random": random tokens and probabilities; "nan": probabilities of NaN after the first passes; "wrong":
+        kind: "random": random tokens and probabilities; "right": the same, but most of the best guesses are tokens of
+            ``text``; "nan": probabilities of NaN after the first passes; "wrong":
             a token that nothing contains, as if it were certain; "never": NaN alone.
 
     Attributes:
+        text: Prompt and text of plain decoding, for "right".
         last: The session of the latest text.
     """
 
+    text: Tokens = ()
     layers: tuple[int, ...] = (-1,)
 
     def __init__(self, kind: str = "random") -> None:
@@ -39,7 +42,7 @@ class AdversarialHead(DraftHead):
 
     def session(self, cache: object) -> AdversarialSession:
         """Return a session that checks what it reads."""
-        self.last = AdversarialSession(self.name, self.last.seed + 1)
+        self.last = AdversarialSession(self.name, self.last.seed + 1, self.text)
         return self.last
 
 
@@ -51,9 +54,9 @@ class AdversarialSession:
         states: The hidden states that were read, as lists, with the position of the first one.
     """
 
-    def __init__(self, kind: str, seed: int) -> None:
-        self.kind, self.seed, self.random = kind, seed, random.Random(seed)
-        self.start = self.end = -1
+    def __init__(self, kind: str, seed: int, text: Tokens = ()) -> None:
+        self.kind, self.seed, self.random, self.text = kind, seed, random.Random(seed), text
+        self.start = self.end = self.place = -1
         self.passes = 0
         self.states: list[Any] = []
 
@@ -65,11 +68,13 @@ class AdversarialSession:
             self.end = part.start + len(part.layers[0])
             self.states += part.layers[0].tolist()
         assert sum(len(part.layers[0]) for part in states) == len(tokens)
+        self.place = self.end
         return self.guess(tokens[-1], width)
 
     def guess(self, token: int, width: int) -> Guesses:
         """Return bad guesses."""
         self.passes += 1
+        self.place += 1
         if self.kind == "never":
             return [(0, nan)] * width
         if self.kind == "wrong":
@@ -77,4 +82,7 @@ class AdversarialSession:
         chances = sorted((self.random.random() for _ in range(width)), reverse=True)
         if self.kind == "nan" and self.random.random() < 0.4:
             chances = [nan] * width
-        return [(self.random.randrange(VOCAB_SIZE), chance) for chance in chances]
+        found = [(self.random.randrange(VOCAB_SIZE), chance) for chance in chances]
+        if self.kind == "right" and self.place < len(self.text) and self.random.random() < 0.8:
+            found[0] = (self.text[self.place], chances[0])
+        return found

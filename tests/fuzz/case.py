@@ -15,13 +15,19 @@ from tests.accel.adversarial_heads import AdversarialHead
 from tests.families.table import STATES
 from tests.tiny import EOS, FAMILIES, VOCAB_SIZE
 
-HEADS = ("random", "nan", "wrong")
+HEADS = ("random", "right", "nan", "wrong")
 FACTORIES: dict[str, DrafterFactory] = {
     **DRAFTERS,
     "blend+lookahead": partial(Blend, window=WINDOW),
     **{f"blend+{kind} head": partial(Blend, head=AdversarialHead(kind)) for kind in HEADS},
 }
 """The drafters of the cases, by name."""
+
+DRAFTERS_OF_CASES = [name for name in os.environ.get("FUZZ_DRAFTERS", "").split(",") if name] or [
+    *["script"] * 3,
+    *sorted(FACTORIES),
+]
+"""Drafters to draw from; the environment variable names others, separated by commas."""
 
 TRUTH = -1
 """In a script: the token of plain decoding at this depth, if the row's ancestors are correct."""
@@ -163,7 +169,7 @@ def cases(draw: st.DrawFn) -> Case:
         chunk=None if family == "mamba2" else draw(st.one_of(st.none(), st.integers(1, 20))),  # it takes no chunks
         new_tokens=room,
         num_draft_tokens=draw(st.one_of(st.just(32), st.integers(0, 12), st.none())),
-        drafter=draw(st.sampled_from(["script", "script", "script", *sorted(FACTORIES)])),
+        drafter=draw(st.sampled_from(DRAFTERS_OF_CASES)),
         scripts=tuple(draw(st.lists(scripts(), min_size=1, max_size=4))),
         references=tuple(draw(st.lists(few.map(tuple), max_size=3))),
         draw=seed,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList, StoppingCriteriaList, StopStringCriteria
 
+from antiphon.accel.decoding.model_request import head_part
 from antiphon.accel.decoding.stats import Step
 from antiphon.accel.drafting.draft import Drafter
 from antiphon.accel.engines.selection import EngineName
@@ -81,7 +82,11 @@ def engine_of(case: Case) -> EngineName:
 
 
 def drafter_of(case: Case, text: list[int]) -> Drafter:
-    return Scripted(case.scripts, text) if case.drafter == "script" else FACTORIES[case.drafter]()
+    drafter: Drafter = Scripted(case.scripts, text) if case.drafter == "script" else FACTORIES[case.drafter]()
+    head: Any = head_part(drafter)
+    if head is not None:
+        head.model.text = text
+    return drafter
 
 
 def arguments(case: Case, company: Company) -> dict[str, Any]:

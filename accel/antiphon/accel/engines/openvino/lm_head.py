@@ -128,6 +128,11 @@ class LMHead:
                 self._quantized = QuantizedHead(self._weights, threads=self._threads, has_integer_units=chosen)
             return self._quantized.approximate(hidden)
 
+    def top_k(self, hidden: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the ``k`` best tokens of hidden states (rows, hidden) by approximate logits; see `Logits.top_k`."""
+        found = self.approximate_logits(hidden)
+        return top_k(found.products, k, found.scales)
+
     def exact_logits(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the model's logits (rows, vocab) for hidden states (rows, hidden)."""
         with self._lock:

@@ -9,6 +9,7 @@ import copy
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from threading import Event
@@ -20,11 +21,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from antiphon.accel.drafting.draft import Draft
+from antiphon.accel.drafting.drafters.head import Guesses
 from antiphon.accel.drafting.drafters.recycling_table import Bigrams
 from antiphon.accel.engines.openvino import compression
 from antiphon.accel.engines.openvino.conversion import UnsupportedModelError, paged_model, windows_of
 from antiphon.accel.engines.openvino.cost import step_cost
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
+from antiphon.accel.engines.openvino.lm_head import LMHead
 from antiphon.accel.engines.openvino.opening import (
     GraphFacts,
     arrange_memory,
@@ -53,6 +56,7 @@ from antiphon.accel.engines.openvino.weights import Owners, attach_weights, larg
 from antiphon.accel.engines.torch.bigrams import bigram_facts, load_or_compute_bigrams
 from antiphon.accel.engines.torch.cost_store import is_credible
 from antiphon.accel.engines.torch.engine import engine_of
+from antiphon.accel.engines.torch.heads import MtpModule, TorchHead
 from antiphon.accel.engines.torch.loading import checkpoint_of
 from antiphon.accel.engines.torch.traits import Traits, declared_traits
 from antiphon.accel.progress import Progress, ignore_progress
@@ -244,7 +248,15 @@ def _compile(
         lock=engine_of(model).lock,
         find_bigrams=find_bigrams,
     )
+    if isinstance(head, TorchHead) and isinstance(head.module, MtpModule) and engine.graph.lm_head is not None:
+        head.module.find_guesses = partial(_find_guesses, engine.graph.lm_head)
     return engine, is_converted.is_set()
+
+
+def _find_guesses(lm_head: LMHead, output: Tensor, width: int) -> Guesses:
+    """Return the guesses of an MTP layer by the model's LM head in 8 bits, which the engine has already."""
+    tokens, chances = lm_head.top_k(output.float().numpy(), width)
+    return list(zip(tokens[0].tolist(), chances[0].tolist(), strict=True))
 
 
 def _traits(model: PreTrainedModel) -> Traits:

@@ -7,9 +7,9 @@ loads as separate models are in `antiphon.accel.engines.torch.assistants`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from safetensors.torch import load_file
@@ -22,7 +22,6 @@ from transformers.masking_utils import create_causal_mask
 from transformers.modeling_layers import MtpModel
 from transformers.utils.hub import cached_file
 
-from antiphon.accel.drafting.draft import Tokens
 from antiphon.accel.drafting.drafters.head import MAX_DEPTH, DraftHead, Guesses, HeadSession, HeadStats, HiddenStates
 from antiphon.accel.engines.torch.assistants import (
     GEMMA4_TYPES,
@@ -32,9 +31,8 @@ from antiphon.accel.engines.torch.assistants import (
     is_dflash,
     num_bytes,
     output_weight,
-    plain_pass,
-    stacked,
 )
+from antiphon.accel.engines.torch.head_sessions import HeadModule, MtpLayersSession, TorchHeadSession
 from antiphon.accel.quiet_loading import quiet_loading
 
 AUTO = "auto"
@@ -45,118 +43,6 @@ MTP_COUNTS = ("num_mtp_layers", "mtp_num_hidden_layers", "num_nextn_predict_laye
 
 EAGLE_LAYERS = 3
 """Number of the model's layers whose hidden states an EAGLE-3 head reads."""
-
-
-class HeadModule(Protocol):
-    """A layer with its own cache. From hidden states and the tokens after them, it computes the next hidden states."""
-
-    name: str
-    layers: tuple[int, ...]
-    num_bytes: int
-    weight: Tensor
-    """Weights of the LM head, shape (vocab, hidden). Inputs are moved to their device and dtype."""
-
-    tokens: Tensor | None
-    """Token id of each row of ``weight``, shape (vocab,); None: the index of the row."""
-
-    def combine(self, states: Tensor) -> Tensor:
-        """Map hidden states (1, tokens, layers * hidden) to layer input (1, tokens, hidden)."""
-
-    def forward(self, hidden: Tensor, tokens: Tensor, positions: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
-        """Return the input of the next pass and the input of the LM head, each (1, tokens, hidden).
-
-        Args:
-            hidden: Result of `combine`, or the first result of the last pass; (1, tokens, hidden).
-            tokens: The token after each hidden state, shape (1, tokens).
-            positions: Positions of ``tokens``, shape (1, tokens).
-        """
-
-    def new_cache(self) -> Cache:
-        """Return an empty cache."""
-
-
-class TorchHeadSession:
-    """The `HeadSession` of a `TorchHead`: its cache has one entry for each token that it has read or guessed."""
-
-    def __init__(self, module: HeadModule) -> None:
-        self._module = module
-        self._cache = module.new_cache()
-        self._guessed = self._position = 0
-        self._hidden = module.weight  # of the last token, (1, 1, hidden), after the first pass
-
-    def read(self, states: Sequence[HiddenStates], tokens: Tokens, width: int) -> Guesses:
-        """See `HeadSession.read`."""
-        if self._cache.is_initialized:
-            self._cache.crop(-self._guessed)
-        self._guessed, self._position = 0, states[0].start
-        return self._pass(stacked(states, self._module.weight), tokens, width, is_read=True)
-
-    def guess(self, token: int, width: int) -> Guesses:
-        """See `HeadSession.guess`."""
-        self._guessed += 1
-        return self._pass(self._hidden, (token,), width)
-
-    def _pass(self, hidden: Tensor, tokens: Tokens, width: int, *, is_read: bool = False) -> Guesses:
-        module, device = self._module, self._module.weight.device
-        positions = torch.arange(self._position + 1, self._position + 1 + len(tokens), device=device)[None]
-        self._position += len(tokens)
-        with plain_pass(device):
-            hidden = module.combine(hidden) if is_read else hidden
-            hidden, output = module.forward(hidden, torch.tensor([tokens], device=device), positions, self._cache)
-            logits = linear(output[:, -1], module.weight)
-        self._hidden = hidden[:, -1:]
-        return guesses_of(logits, width, module.tokens)[0]
-
-
-class MtpLayersSession:
-    """The `HeadSession` of several MTP layers: layer k guesses the token at depth k.
-
-    At every token, layer k reads the output of layer k - 1, and the token k + 1 places later. Its
-    last k cache entries come from guessed tokens. The next call of ``read`` drops these entries;
-    the layer's next run computes them again from confirmed tokens.
-    """
-
-    def __init__(self, module: MtpModule) -> None:
-        self._module = module
-        self._cache = module.new_cache()
-        self._inputs = [module.weight[None, :0]] * module.count  # of each layer, (1, unread tokens, hidden)
-        self._guessed = [0] * module.count  # cache entries of each layer that come from guessed tokens
-        self._text: list[int] = []  # confirmed tokens, each after one of the hidden states
-        self._chain: list[int] = []
-        self._position = 0  # of the last confirmed token
-
-    def read(self, states: Sequence[HiddenStates], tokens: Tokens, width: int) -> Guesses:
-        """See `HeadSession.read`."""
-        layers: list[Any] = self._cache.layers
-        for layer, count in enumerate(self._guessed):
-            if layers[layer].is_initialized:
-                layers[layer].crop(-count)
-            if count and layer + 1 < self._module.count:
-                self._inputs[layer + 1] = self._inputs[layer + 1][:, :-count]
-        self._guessed, self._chain = [0] * self._module.count, []
-        self._inputs[0] = stacked(states, self._module.weight)
-        self._text += tokens
-        self._position = states[0].start + len(tokens)
-        return self._pass(0, width)
-
-    def guess(self, token: int, width: int) -> Guesses:
-        """See `HeadSession.guess`."""
-        self._chain.append(token)
-        return self._pass(len(self._chain), width)
-
-    def _pass(self, layer: int, width: int) -> Guesses:
-        module, inputs = self._module, self._inputs[layer]
-        count, end, device = inputs.shape[1], self._position + layer + 1, inputs.device
-        tokens = [*self._text[-count:], *self._chain][-count:]
-        positions = torch.arange(end - count, end, device=device)[None]
-        with plain_pass(device):
-            output = module.forward_layer(layer, inputs, torch.tensor([tokens], device=device), positions, self._cache)
-            logits = linear(output[:, -1], module.weight)
-        self._guessed[layer] = min(layer, count)
-        self._inputs[layer] = inputs[:, count - self._guessed[layer] :]
-        if layer + 1 < module.count:
-            self._inputs[layer + 1] = torch.cat([self._inputs[layer + 1], output], dim=1)
-        return guesses_of(logits, width)[0]
 
 
 class TorchHead(DraftHead):
@@ -179,7 +65,7 @@ class TorchHead(DraftHead):
         self.stats = HeadStats()
 
     def session(self, cache: Callable[[], Any]) -> HeadSession:
-        """Return the session of a new text; it does not read the model's cache."""
+        """Return the session of a new text. ``cache`` is ignored."""
         return self._session(self.module)
 
 
@@ -191,10 +77,13 @@ class MtpModule:
     Args:
         model: The model. Its configuration has the number of MTP layers.
         count: Number of MTP layers.
+
+    Attributes:
+        find_guesses: Implements `guesses` with the LM head of another engine; None: torch multiplies by ``weight``.
     """
 
     layers: tuple[int, ...] = (-1,)
-    tokens: Tensor | None = None
+    find_guesses: Callable[[Tensor, int], Guesses] | None = None
 
     def __init__(self, model: PreTrainedModel, count: int) -> None:
         self.name, self.count = "MTP layer" if count == 1 else f"head of {count} MTP layers", count
@@ -216,10 +105,16 @@ class MtpModule:
         return output, output
 
     def forward_layer(self, layer: int, hidden: Tensor, tokens: Tensor, positions: Tensor, cache: Cache) -> Tensor:
-        """Return the output of a layer, (1, tokens, hidden). The arguments are as for `HeadModule.forward`."""
+        """See `MtpLayers.forward_layer`."""
         own: Any = self.module
         output: Tensor = own.forward_layer(layer, hidden, positions, cache, input_ids=tokens)
         return output
+
+    def guesses(self, output: Tensor, width: int) -> Guesses:
+        """See `HeadModule.guesses`."""
+        if self.find_guesses is not None:
+            return self.find_guesses(output, width)
+        return guesses_of(linear(output, self.weight), width)[0]
 
     def new_cache(self) -> Cache:
         """See `HeadModule.new_cache`."""
@@ -290,6 +185,10 @@ class Eagle3Module:
         hidden = residual + attended
         hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
         return hidden, body.norm(hidden)
+
+    def guesses(self, output: Tensor, width: int) -> Guesses:
+        """See `HeadModule.guesses`. The LM head may have a reduced vocabulary."""
+        return guesses_of(linear(output, self.weight), width, self.tokens)[0]
 
     def new_cache(self) -> Cache:
         """See `HeadModule.new_cache`."""
