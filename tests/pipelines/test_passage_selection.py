@@ -88,6 +88,7 @@ def test_a_server_refuses_collections_that_it_cannot_serve(tmp_path: Path) -> No
     file.write_text('[collections.law]\nindex = "missing"')
     assert "The collection 'law' cannot be opened:" in serve("--collections", str(file))
     assert "--index and --collections are given" in serve("--collections", str(file), "--index", str(tmp_path))
+    assert "--index and --collections are given" in serve("--collections", str(file), str(tmp_path))
     file.write_text("[collections.law]")
     assert "collections.law.index: Field required" in serve("--collections", str(file))
     assert "No such file" in serve("--collections", str(tmp_path / "none.toml"))

@@ -78,7 +78,7 @@ def run_demo(
     load = psutil.getloadavg()[0] / (psutil.cpu_count() or 1)
     folder = folder or cache_folder() / "demo-tutorial"
     paths = paths or [path for path in demo_documents() if path.name.startswith("tutorial-")]
-    show_index(index_documents(paths, folder, embedder="minilm"))
+    show_index(index_documents(paths, folder, embedder="minilm", yes=True))
     retriever = Retriever.open(folder)
     # Outputs are guaranteed to be identical in float32 only; a large model may not fit into memory in float32.
     dtype: Any = "float32" if model in BUNDLED else "auto"

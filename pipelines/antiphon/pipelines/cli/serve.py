@@ -118,7 +118,8 @@ def serve(
     from antiphon.pipelines.models.drafters import resolve_drafter
 
     factory = resolve_drafter(drafter)
-    location = index_of(paths, index) if paths or index else None
+    given = index or (paths[0] if paths else None)
+    location = index_of(paths, index) if given and not collections else given
     documents = served_documents(location, collections, keys or (), read_only=read_only)
     with _uncollected():
         from antiphon.pipelines.server.access_control import LOOPBACK, check_listen_address, is_loopback
