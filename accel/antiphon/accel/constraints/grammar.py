@@ -176,9 +176,9 @@ class _SchemaProcessor(LogitsProcessor):
 
 
 def only(scores: Tensor, tokens: Sequence[int]) -> Tensor:
-    """Return the scores with -inf for all tokens except the given tokens."""
+    """Return the scores with -inf for all tokens except the given tokens, whose scores stay finite."""
     kept = torch.full_like(scores, -torch.inf)
-    kept[:, list(tokens)] = scores[:, list(tokens)].clamp(min=torch.finfo(scores.dtype).min)
+    kept[:, list(tokens)] = scores[:, list(tokens)].clamp(min=-1e4)
     return kept
 
 

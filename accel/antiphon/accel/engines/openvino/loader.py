@@ -27,7 +27,6 @@ from antiphon.accel.engines.openvino import compression
 from antiphon.accel.engines.openvino.conversion import UnsupportedModelError, paged_model, windows_of
 from antiphon.accel.engines.openvino.cost import step_cost
 from antiphon.accel.engines.openvino.engine import OpenVINOEngine
-from antiphon.accel.engines.openvino.lm_head import LMHead
 from antiphon.accel.engines.openvino.opening import (
     GraphFacts,
     arrange_memory,
@@ -133,6 +132,9 @@ def load_engine(
     if reason := rejection(result, if_faster=if_faster):
         return None, reason
     arrange_memory(engine, facts)
+    head = engine_of(model).head
+    if isinstance(head, TorchHead) and isinstance(head.module, MtpModule) and engine.graph.lm_head is not None:
+        head.module.find_guesses = partial(_find_guesses, engine)
     return engine, description(engine, result, weights)
 
 
@@ -248,14 +250,13 @@ def _compile(
         lock=engine_of(model).lock,
         find_bigrams=find_bigrams,
     )
-    if isinstance(head, TorchHead) and isinstance(head.module, MtpModule) and engine.graph.lm_head is not None:
-        head.module.find_guesses = partial(_find_guesses, engine.graph.lm_head)
     return engine, is_converted.is_set()
 
 
-def _find_guesses(lm_head: LMHead, output: Tensor, width: int) -> Guesses:
+def _find_guesses(engine: OpenVINOEngine, output: Tensor, width: int) -> Guesses:
     """Return the guesses of an MTP layer by the model's LM head in 8 bits, which the engine has already."""
-    tokens, chances = lm_head.top_k(output.float().numpy(), width)
+    assert engine.graph.lm_head is not None
+    tokens, chances = engine.graph.lm_head.top_k(output.float().numpy(), width)
     return list(zip(tokens[0].tolist(), chances[0].tolist(), strict=True))
 
 
