@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.retrieval import HashEmbedder, MaxSimReranker, Passage, Retriever, index_passages
-from antiphon.retrieval.retriever import merge_duplicates
+from antiphon.retrieval.duplicates import merge_duplicates
 
 LONG = (
     "The valve is opened slowly while the pump is running, because pressure would otherwise rise in the pipe. After "

@@ -64,8 +64,7 @@ class StepCost:
         More rows take no less time, and other programs can only add time. So the best upper bound
         for a number of rows is the smallest time that was measured with at least this number.
         """
-        least = {context: [*accumulate([*row.values()][::-1], min)][::-1] for context, row in self.seconds.items()}
-        return replace(self, seconds={c: dict(zip(row, least[c], strict=True)) for c, row in self.seconds.items()})
+        return replace(self, seconds={context: _least_above(row) for context, row in self.seconds.items()})
 
     @property
     def row_counts(self) -> list[int]:
@@ -220,6 +219,11 @@ class CostModel:
 def _row_range(rows: int) -> int:
     """Return the index of the range that contains a number of rows: 0 for 1 row, 1 for 2, 2 for 3 to 4, and so on."""
     return (rows - 1).bit_length()
+
+
+def _least_above(measured: Mapping[int, float]) -> dict[int, float]:
+    least = [*accumulate([*measured.values()][::-1], min)]
+    return dict(zip(measured, reversed(least), strict=True))
 
 
 def _interpolate(counts: NDArray[np.int64], measured: Mapping[int, float]) -> NDArray[np.float64]:
